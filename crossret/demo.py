@@ -117,7 +117,7 @@ def _run(
     with steps.step("train", f"Training {what} for {schedule.epochs} epochs"):
         through = output / "encoder" if from_pictures else None
         trained, vocabulary = _train(model, scenes, run, schedule, through, console)
-    with steps.step("evaluate", f"Scoring {counts['test']:,} test images with {5 * counts['test']:,} captions"):
+    with steps.step("evaluate", f"Scoring {counts['test']:,} test images with their captions"):
         encoder = encoder_of(trained)
         corpus = PrecomputedCorpus(_split(scenes, "test", None if encoder is None else encoder.reader), vocabulary)
         encoded = encode_dataset(trained, corpus)

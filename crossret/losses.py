@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from crossret.distributed import Share
-from crossret_kernels import triplet_loss
-from crossret_kernels.extending import as_integers, check_floating, choose, safe_sqrt, triplet_row_loss
+from crossret.hyperparameters import ModelConfig
+from crossret_kernels import infonce_loss, sigmoid_loss, triplet_loss
+from crossret_kernels.extending import (
+    as_integers,
+    check_floating,
+    choose,
+    infonce_row_loss,
+    safe_sqrt,
+    triplet_row_loss,
+)
+
+LARGEST_SCALE = 100.0  # of InfoNCE: CLIP, Section 2.5
 
 
-class TripletLoss(nn.Module):
-    """Hinge-based triplet ranking loss over a score matrix of which a diagonal holds the matching pairs.
+class MatchingLoss(nn.Module):
+    """A loss over a score matrix of which a diagonal holds the matching pairs: what all of them have in common.
+
+    A subclass has ``_of_batch``, and ``_of_share`` of a batch of which this process has some rows.
 
     Args:
-        margin: alpha of the hinges.
-        negatives: "hardest" (SCAN Eq. 12), "sum" (SCAN Eq. 11) or "softmax" (HAN Eq. 4).
-        p: order of the norm of "softmax"; without effect on the others.
-        reduction: "sum" (SCAN) or "mean" over the batch.
+        reduction: "sum" or "mean" over the batch.
     """
 
-    def __init__(
-        self, margin: float = 0.2, negatives: str = "hardest", *, p: float = 8.0, reduction: str = "sum"
-    ) -> None:
+    def __init__(self, reduction: str) -> None:
         super().__init__()
-        self.margin = margin
-        self.negatives = negatives
-        self.p = p
         self.reduction = reduction
 
     def forward(
@@ -58,25 +64,126 @@ class TripletLoss(nn.Module):
             share.group.size for it.
 
         Raises:
-            ValueError, TypeError: as ``crossret_kernels.triplet_loss``, or scores do not fit the share.
+            ValueError, TypeError: as the loss's function in ``crossret_kernels``, or scores do not fit the share.
         """
-        options: dict[str, Any] = {"margin": self.margin, "negatives": self.negatives, "p": self.p}
         if share is None or share.group.size == 1:
-            options |= {"image_ids": image_ids, "positive_offset": positive_offset, "reduction": self.reduction}
-            return triplet_loss(scores, **options)
+            options: dict[str, Any] = {"image_ids": image_ids, "positive_offset": positive_offset}
+            return self._of_batch(scores, **options, reduction=self.reduction)
         if positive_offset:
             raise ValueError(f"positive_offset is the share's, {share.offset}, and must not be given beside it")
         choose("reduction", self.reduction, ("sum", "mean"))
         check_floating(scores, "scores")
+        share.check("scores", scores, (share.n, share.total))
         ids = None if image_ids is None else _ids_of_all(image_ids, scores, share)
-        options |= {"image_ids": ids, "positive_offset": share.offset}
-        columns = share.exchanged(_exact(scores))
-        of_rows, of_columns = (triplet_row_loss(part, **options).sum() for part in (scores, columns.T))
-        loss = of_rows + of_columns
+        loss = self._of_share(_exact(scores), share, image_ids=ids, positive_offset=share.offset)
         return loss / share.total if self.reduction == "mean" else loss
+
+    def _of_batch(self, scores: Tensor, **options: Any) -> Tensor:
+        raise NotImplementedError
+
+    def _of_share(self, scores: Tensor, share: Share, **options: Any) -> Tensor:
+        """The sum of what this rank's rows and columns have of the batch's loss."""
+        raise NotImplementedError
+
+
+class TripletLoss(MatchingLoss):
+    """Hinge-based triplet ranking loss, ``crossret_kernels.triplet_loss``.
+
+    Args:
+        margin: alpha of the hinges.
+        negatives: "hardest" (SCAN Eq. 12), "sum" (SCAN Eq. 11) or "softmax" (HAN Eq. 4).
+        p: order of the norm of "softmax"; without effect on the others.
+        reduction: "sum" (SCAN) or "mean" over the batch.
+    """
+
+    def __init__(
+        self, margin: float = 0.2, negatives: str = "hardest", *, p: float = 8.0, reduction: str = "sum"
+    ) -> None:
+        super().__init__(reduction)
+        self.margin = margin
+        self.negatives = negatives
+        self.p = p
+
+    def _of_batch(self, scores: Tensor, **options: Any) -> Tensor:
+        return triplet_loss(scores, margin=self.margin, negatives=self.negatives, p=self.p, **options)
+
+    def _of_share(self, scores: Tensor, share: Share, **options: Any) -> Tensor:
+        options |= {"margin": self.margin, "negatives": self.negatives, "p": self.p}
+        return _rows_and_columns(triplet_row_loss, scores, share, **options)
 
     def extra_repr(self) -> str:
         return f"margin={self.margin}, negatives={self.negatives!r}, p={self.p}, reduction={self.reduction!r}"
+
+
+class InfoNceLoss(MatchingLoss):
+    """Cross entropies of both ways' softmaxes, ``crossret_kernels.infonce_loss``, with a learnable temperature (CLIP).
+
+    Attributes:
+        log_scale: a parameter, the logarithm of the inverse temperature. It is kept from exceeding log 100, as CLIP
+            keeps it, whenever the loss is computed.
+
+    Args:
+        scale: the inverse temperature to start from.
+        label_smoothing: the share of the target that goes to all pairs.
+        reduction: "mean" (CLIP) or "sum" over the batch.
+    """
+
+    def __init__(self, scale: float = 1 / 0.07, *, label_smoothing: float = 0.0, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.log_scale = nn.Parameter(torch.tensor(math.log(scale)))
+        self.label_smoothing = label_smoothing
+
+    def scale(self) -> Tensor:
+        """The inverse temperature, a scalar of at most 100."""
+        with torch.no_grad():
+            # Just below: the exponential rounds log 100 up. Its gradient is made of its result alone, so that losses of
+            # several matrices may go backward together.
+            self.log_scale.clamp_(max=math.log(LARGEST_SCALE) - 1e-6)
+        return self.log_scale.exp()
+
+    def _of_batch(self, scores: Tensor, **options: Any) -> Tensor:
+        return infonce_loss(scores, self.scale(), label_smoothing=self.label_smoothing, **options)
+
+    def _of_share(self, scores: Tensor, share: Share, **options: Any) -> Tensor:
+        options |= {"scale": self.scale(), "label_smoothing": self.label_smoothing}
+        return _rows_and_columns(infonce_row_loss, scores, share, **options) / 2
+
+    def extra_repr(self) -> str:
+        return f"label_smoothing={self.label_smoothing}, reduction={self.reduction!r}"
+
+
+class SigmoidLoss(MatchingLoss):
+    """A sigmoid for every pair, ``crossret_kernels.sigmoid_loss``, with a learnable scale and bias (SigLIP).
+
+    Attributes:
+        log_scale, bias: parameters, the logarithm of the scale, and the bias.
+
+    Args:
+        scale, bias: what they start from.
+        reduction: "mean" (SigLIP): the sum over all pairs, divided by the images of the batch; or that "sum".
+    """
+
+    def __init__(self, scale: float = 10.0, bias: float = -10.0, *, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.log_scale = nn.Parameter(torch.tensor(math.log(scale)))
+        self.bias = nn.Parameter(torch.tensor(bias))
+
+    def _of_batch(self, scores: Tensor, **options: Any) -> Tensor:
+        return sigmoid_loss(scores, self.log_scale.exp(), self.bias, **options)
+
+    def _of_share(self, scores: Tensor, share: Share, **options: Any) -> Tensor:
+        return self._of_batch(scores, reduction="sum", **options)  # its rows are all that it has of the batch
+
+    def extra_repr(self) -> str:
+        return f"reduction={self.reduction!r}"
+
+
+def matching_loss(config: ModelConfig, *, reduction: str = "sum") -> MatchingLoss:
+    """The loss that a model's hyper-parameters choose; ``reduction`` is of the triplet loss, others are means."""
+    if config.loss == "triplet":
+        options = {name: getattr(config, name) for name in config.OF_TRIPLETS if hasattr(config, name)}
+        return TripletLoss(**options, reduction=reduction)
+    return InfoNceLoss() if config.loss == "infonce" else SigmoidLoss()
 
 
 class IntraPairLoss(nn.Module):
@@ -148,6 +255,8 @@ class StructurePreservingLoss(nn.Module):
         intra_negatives: v̄ is the hardest negative of the own modality ("own", Eq. 11) or the partner of the other
             modality's hardest ("partner", Eq. 12); "none" leaves the term out.
         intra_margin, intra_weight: α_intra and β.
+        matching_loss: the loss between the modalities; None is the triplet loss of Eq. 9, by ``margin`` and
+            ``negatives``.
     """
 
     def __init__(
@@ -158,9 +267,10 @@ class StructurePreservingLoss(nn.Module):
         intra_negatives: str = "partner",
         intra_margin: float = 0.1,
         intra_weight: float = 0.5,
+        matching_loss: MatchingLoss | None = None,
     ) -> None:
         super().__init__()
-        self.triplet_loss = TripletLoss(margin, negatives)
+        self.matching_loss = TripletLoss(margin, negatives) if matching_loss is None else matching_loss
         self.intra_negatives = intra_negatives
         self.intra_margin = intra_margin
         self.intra_weight = intra_weight
@@ -179,11 +289,11 @@ class StructurePreservingLoss(nn.Module):
         Args:
             scores: (n, n) float, image-major; image i and caption i match.
             images, captions: (n, n) float, the cosines S of images with images and of captions with captions.
-            image_ids: (n,) int64, as in ``TripletLoss``.
-            share: as in ``TripletLoss``: scores and cosines are (share.n, share.total), and so are the terms shares.
+            image_ids: (n,) int64, as in ``MatchingLoss``.
+            share: as in ``MatchingLoss``: scores and cosines are (share.n, share.total), and so are the terms shares.
 
         Raises:
-            ValueError, TypeError: as ``TripletLoss``; cosines are not of the scores' shape, or ``intra_negatives`` is
+            ValueError, TypeError: as ``MatchingLoss``; cosines are not of the scores' shape, or ``intra_negatives`` is
                 no such name.
         """
         choose("intra_negatives", self.intra_negatives, ("own", "partner", "none"))
@@ -193,7 +303,7 @@ class StructurePreservingLoss(nn.Module):
                     f"{name} must have the scores' shape {tuple(scores.shape)}, got {tuple(cosines.shape)}"
                 )
         share = share or Share.whole(len(scores))
-        inter = self.triplet_loss(scores, image_ids, share=share)
+        inter = self.matching_loss(scores, image_ids, share=share)
         if self.intra_negatives == "none":
             return inter, inter.new_zeros(())
         if image_ids is None:
@@ -224,6 +334,12 @@ def _ids_of_all(image_ids: Tensor, scores: Tensor, share: Share) -> Tensor:
     if own.shape != (share.n,):
         raise ValueError(f"image_ids must hold one id for each of this rank's {share.n} pairs, got {tuple(own.shape)}")
     return share.gathered(own.to(scores.device))
+
+
+def _rows_and_columns(loss_of_rows: Callable[..., Tensor], scores: Tensor, share: Share, **options: Any) -> Tensor:
+    """Of this rank's rows, and of its columns, which the other ranks have sent it, the sum of the losses."""
+    columns = share.exchanged(scores).T
+    return loss_of_rows(scores, **options).sum() + loss_of_rows(columns, **options).sum()
 
 
 def _exact(scores: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from crossret_kernels.attention_pool.op import PooledAttention, attention_pool, attention_pool_weights
 from crossret_kernels.backends import UnsupportedByBackend
+from crossret_kernels.contrastive_loss.op import infonce_loss, sigmoid_loss
 from crossret_kernels.cross_attention.contributions import ScanContributions, scan_contributions
 from crossret_kernels.cross_attention.factors import scan_factors
 from crossret_kernels.cross_attention.op import scan_scores
@@ -37,6 +38,7 @@ __all__ = [
     "gated_attention_weights",
     "heterogeneous_attention_weights",
     "heterogeneous_scores",
+    "infonce_loss",
     "maxsim_argmax",
     "maxsim_scores",
     "maxsim_topk",
@@ -47,5 +49,6 @@ __all__ = [
     "scan_factors",
     "scan_scores",
     "scan_topk",
+    "sigmoid_loss",
     "triplet_loss",
 ]

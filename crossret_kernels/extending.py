@@ -5,7 +5,7 @@
 - The best of a corpus: `streamed_topk`, or its parts in several processes, `query_run_limit`, `corpus_run_limit`,
   `block_scores`, `topk_of_runs` and `merge_topk`; of candidates `candidate_topk`, `NONE`; `QUERIES`, `check_k`,
   `check_progress`.
-- Losses of a matrix whose rows are spread over processes: `triplet_row_loss`.
+- Losses of a matrix whose rows are spread over processes: `triplet_row_loss`, `infonce_row_loss`.
 - PyTorch operations in bounded memory, with gradient 0 at 0: `WORKSPACE_BYTES`, `recomputed`, `safe_sqrt`,
   `vector_length`.
 - Arguments checked as the public functions check theirs: `SideNames`, `as_tensor`, `as_integers`, `check_dense`,
@@ -16,6 +16,7 @@ Each is described where it is defined. These names stay as the public ones do; a
 """
 
 from crossret_kernels.backends import ENVIRONMENT_VARIABLE, serving
+from crossret_kernels.contrastive_loss.rows import infonce_row_loss
 from crossret_kernels.inputs.arrays import as_tensor
 from crossret_kernels.inputs.blocks import (
     BLOCK_BYTES,
@@ -73,6 +74,7 @@ __all__ = [
     "checkable",
     "choose",
     "corpus_run_limit",
+    "infonce_row_loss",
     "is_packed",
     "merge_topk",
     "query_run_limit",

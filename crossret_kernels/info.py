@@ -26,6 +26,7 @@ from crossret_kernels.backends import (
     select_backend,
     unsupported_reason,
 )
+from crossret_kernels.contrastive_loss import op as contrastive_loss
 from crossret_kernels.cross_attention import op as cross_attention
 from crossret_kernels.cross_attention import scan_attend
 from crossret_kernels.gated_attention import kernels as gated_attention
@@ -47,6 +48,7 @@ OPERATIONS = {
     ("maxsim_scores", "maxsim_topk", "late_interaction"): tuple(maxsim.SCORES),
     ("maxsim_argmax",): tuple(maxsim.ARGMAX),
     ("triplet_loss",): (*ranking_loss.KERNELS, *_IN_TORCH),
+    ("infonce_loss", "sigmoid_loss"): (*contrastive_loss.INFONCE_KERNELS, *_IN_TORCH),
     ("scan_attend", "scan_attention", "scan_contributions"): (*scan_attend.KERNELS, *_IN_TORCH),
     ("gated_attention_scores",): (*gated_attention.KERNELS, *_IN_TORCH),
     ("gated_attention_weights",): _IN_TORCH,

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crossret_kernels import backends, maxsim_scores, scan_scores, triplet_loss
+from crossret_kernels import backends, infonce_loss, maxsim_scores, scan_scores, sigmoid_loss, triplet_loss
 
 if backends.TRITON_MISSING is None:
     from crossret_kernels.gpu.triton_launch import n_compiled
@@ -25,6 +25,12 @@ if backends.TRITON_MISSING is None:
 DEVICE = torch.device("cuda")
 DTYPES = ("float32", "bfloat16", "float16")
 SCORES: dict[str, Callable[..., Any]] = {"scan": scan_scores, "maxsim": maxsim_scores}
+# With how many numbers they take beside the scores.
+LOSSES: dict[str, tuple[Callable[..., Tensor], int]] = {
+    "triplet_loss": (triplet_loss, 0),
+    "infonce_loss": (infonce_loss, 1),
+    "sigmoid_loss": (sigmoid_loss, 2),
+}
 
 
 def option(text: str) -> tuple[str, Any]:
@@ -44,7 +50,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         description="Compile the Triton kernels that a training will use, forward and backward.",
         epilog="Example: python -m crossret_kernels.warmup scan direction=i2t pooling=lse --dtype bfloat16",
     )
-    parser.add_argument("operation", choices=(*SCORES, "triplet_loss"))
+    parser.add_argument("operation", choices=(*SCORES, *LOSSES))
     parser.add_argument("options", nargs="*", type=option, metavar="NAME=VALUE", help="the function's arguments")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the features, or of the loss's scores")
     parser.add_argument("--dim", type=int, default=1024, help="D of the features (default: %(default)s)")
@@ -78,16 +84,19 @@ def score(operation: str, widths: tuple[int, int], given: argparse.Namespace) ->
 
 
 def lose(given: argparse.Namespace) -> None:
-    """The loss of a batch's scores, and their gradient."""
-    dtype = getattr(torch, given.dtype)
-    scores = torch.zeros(given.batch, given.batch, dtype=dtype, device=DEVICE, requires_grad=True)
-    torch.autograd.grad(triplet_loss(scores, backend="triton", **dict(given.options)).sum(), scores)
+    """The loss of a batch's scores, and the gradients of these and of the numbers beside them."""
+    loss, count = LOSSES[given.operation]
+    leaves = [torch.zeros(given.batch, given.batch, dtype=getattr(torch, given.dtype), device=DEVICE)]
+    leaves += [torch.zeros((), device=DEVICE) for _ in range(count)]
+    for leaf in leaves:
+        leaf.requires_grad_()
+    torch.autograd.grad(loss(*leaves, backend="triton", **dict(given.options)).sum(), leaves)
 
 
 def steps(given: argparse.Namespace) -> Iterator[tuple[str, Callable[[], None]]]:
     """What is compiled for, and what makes it be compiled."""
-    if given.operation == "triplet_loss":
-        yield f"triplet_loss, {given.dtype}", lambda: lose(given)
+    if given.operation in LOSSES:
+        yield f"{given.operation}, {given.dtype}", lambda: lose(given)
         return
     for regions in given.regions:
         for words in given.words:

@@ -8,8 +8,18 @@ from typing import Any
 import pytest
 import torch
 
-from crossret.losses import DiversityLoss, IntraPairLoss, StructurePreservingLoss, TripletLoss
-from crossret_kernels import triplet_loss
+from crossret.hyperparameters import HanConfig, ScanConfig
+from crossret.losses import (
+    DiversityLoss,
+    InfoNceLoss,
+    IntraPairLoss,
+    MatchingLoss,
+    SigmoidLoss,
+    StructurePreservingLoss,
+    TripletLoss,
+    matching_loss,
+)
+from crossret_kernels import infonce_loss, sigmoid_loss, triplet_loss
 from tests.models.loss_loops import triplet_by_hand, within_by_hand
 
 SCORES = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
@@ -32,6 +42,65 @@ def test_options_reach_the_loss(options: dict[str, Any]) -> None:
     assert all(f"{name}={value!r}" in repr(TripletLoss(**options)) for name, value in options.items())
     rows = TripletLoss(**options)(SCORES[1:3], ids, positive_offset=1)
     assert torch.equal(rows, triplet_loss(SCORES[1:3], image_ids=ids, positive_offset=1, **options))
+
+
+@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.2, "reduction": "sum"}])
+def test_infonce_learns_its_temperature(options: dict[str, Any]) -> None:
+    """From CLIP's 1 / 0.07, with the operation's gradients."""
+    ids, loss = torch.tensor([3, 5, 3, 0]), InfoNceLoss(**options)
+    own = {"reduction": "mean", **options}
+    scale = torch.tensor(1 / 0.07, requires_grad=True)
+    expected = infonce_loss(SCORES[1:3], scale, image_ids=ids, positive_offset=1, **own)
+    made = loss(SCORES[1:3], ids, positive_offset=1)
+    torch.testing.assert_close(made, expected)
+    made.backward()
+    (gradient,) = torch.autograd.grad(expected, scale)
+    torch.testing.assert_close(loss.log_scale.grad, gradient / 0.07)
+    assert all(f"{name}={value!r}" in repr(loss) for name, value in own.items())
+
+
+def test_the_temperature_is_bounded_as_clip_s() -> None:
+    """Whatever a step made of the parameter; and below the bound it is left alone."""
+    loss = InfoNceLoss()
+    start = loss.log_scale.detach().clone()
+    loss(SCORES)
+    assert torch.equal(loss.log_scale, start)
+    with torch.no_grad():
+        loss.log_scale.fill_(9.0)
+    first, second = loss(SCORES), loss(SCORES.T)  # of two matrices, before either goes backward
+    assert 99.99 < loss.scale().item() <= 100
+    assert loss.log_scale.item() <= math.log(100)
+    (first + second).backward()
+    assert loss.log_scale.grad != 0  # which may take it away from the bound
+    torch.testing.assert_close(first, infonce_loss(SCORES, 100.0), rtol=1e-4, atol=0)
+
+
+def test_sigmoid_learns_its_scale_and_bias() -> None:
+    """From SigLIP's 10 and −10."""
+    ids, loss = torch.tensor([3, 5, 3, 0]), SigmoidLoss()
+    numbers = [torch.tensor(number, requires_grad=True) for number in (10.0, -10.0)]
+    expected = sigmoid_loss(SCORES, *numbers, image_ids=ids)
+    made = loss(SCORES, ids)
+    torch.testing.assert_close(made, expected)
+    made.backward()
+    scale, bias = torch.autograd.grad(expected, numbers)
+    torch.testing.assert_close(loss.log_scale.grad, 10 * scale)
+    torch.testing.assert_close(loss.bias.grad, bias)
+    torch.testing.assert_close(SigmoidLoss(reduction="sum")(SCORES), 4 * SigmoidLoss()(SCORES))
+
+
+def test_hyper_parameters_choose_the_loss() -> None:
+    sizes = {"image_dim": 4, "vocabulary_size": 9}
+
+    def chosen(**fields: Any) -> MatchingLoss:
+        return matching_loss(HanConfig(**sizes, **fields), reduction="mean")
+
+    assert repr(chosen(p=3.0)) == "TripletLoss(margin=0.2, negatives='softmax', p=3.0, reduction='mean')"
+    assert isinstance(chosen(loss="infonce"), InfoNceLoss)
+    assert isinstance(chosen(loss="sigmoid"), SigmoidLoss)
+    assert ScanConfig(**sizes, loss="infonce").unused()[:2] == ["margin", "negatives"]
+    assert {"margin", "negatives", "p"} <= set(HanConfig(**sizes, loss="infonce").unused())
+    assert "margin" not in ScanConfig(**sizes).unused()
 
 
 @pytest.mark.parametrize(("margin", "levels"), [(0.25, 3), (0.25, 2), (0.9, 3), (0.0, 1)])

@@ -28,7 +28,7 @@ def parsed(command: str, directory: Path) -> dict[str, Any]:
     _, name, *arguments = shlex.split(command)
     for argument in arguments:
         path = directory / argument
-        if path.suffix in (".txt", ".npy", ".bin"):
+        if path.suffix in (".txt", ".npy", ".bin", ".json"):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
         elif "/" in argument:

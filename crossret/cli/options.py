@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from crossret.cli.errors import warnings_as_lines
 from crossret.hyperparameters import MODEL_CONFIGS
 
 if TYPE_CHECKING:
@@ -124,7 +125,8 @@ def load_trained(run: Path, data: Path, split: str, device: str | None = None) -
     model, vocabulary = load_model_of(run, device)
     encoder = encoder_of(model)
     assert encoder is not None
-    return model, PrecomputedCorpus(PictureSplit(data, split, encoder.reader), vocabulary)
+    with warnings_as_lines():
+        return model, PrecomputedCorpus(PictureSplit(data, split, encoder.reader), vocabulary)
 
 
 def load_for(run: Path, images: PrecomputedDataset, device: str | None = None) -> tuple[Matcher, PrecomputedCorpus]:

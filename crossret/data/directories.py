@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from crossret.data.precomputed import MAPPING, mapping_path, split_path, splits_in, without_features
+from crossret.data.precomputed import MAPPING, ids_path, mapping_path, split_path, splits_in, without_features
 from crossret.files.naming import named_errors
 from crossret.files.regular import open_regular
 
@@ -29,7 +29,7 @@ def link_split(source: Path, directory: Path, split: str, endings: Iterable[str]
     for ending in endings:
         if (path := split_path(source, split, ending)).exists():
             link_file(path, split_path(directory, split, ending))
-    mapping = mapping_path(source, split)
+    mapping = mapping_path(ids_path(source, split))
     if mapping.exists() and not (directory / MAPPING).exists():
         link_file(mapping, directory / MAPPING)
 

@@ -14,6 +14,7 @@ from crossret.data.arrow import ArrowRegions
 from crossret.data.boxes import check_boxes
 from crossret.data.cluster_cache import Progress
 from crossret.data.corpus import PrecomputedCorpus
+from crossret.data.owners import alike
 from crossret.data.precomputed import PrecomputedDataset, check_caption
 from crossret.data.vocabulary import Vocabulary
 from crossret.files.features import StoredItems
@@ -98,14 +99,14 @@ class _InMemory(PrecomputedDataset):
         self.stored = StoredItems(Path(name), self.features, self.lengths)
 
     def _images(self, given: Any) -> NDArray[np.int64]:
-        if given is None:
-            if not self.n_captions or self.n_captions % self.n_images:
-                raise ValueError(
-                    f"{self.name}: {self.n_captions} captions of {self.n_images} images, which are not as many for "
-                    "each: pass image_of_caption"
-                )
-            return np.arange(self.n_captions, dtype=np.int64) // (self.n_captions // self.n_images)
-        return self._integers("image_of_caption", given, self.n_captions, 0, self.n_images - 1)
+        if given is not None:
+            return self._integers("image_of_caption", given, self.n_captions, 0, self.n_images - 1)
+        if self.n_captions % self.n_images:
+            raise ValueError(
+                f"{self.name}: {self.n_captions} captions of {self.n_images} images, which are not as many for each: "
+                "pass image_of_caption"
+            )
+        return alike(self.n_images, self.n_captions)
 
     def _integers(self, what: str, given: Any, n: int, least: int, most: int) -> NDArray[np.int64]:
         values = np.asarray(given.cpu() if isinstance(given, Tensor) else given)

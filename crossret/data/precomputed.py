@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import copy
 import math
 import os
@@ -19,26 +18,27 @@ from torch import Tensor
 
 from crossret.data.boxes import check_boxes
 from crossret.data.names import check_name
+from crossret.data.owners import PUBLISHED_CAPTIONS, alike, read_owners
 from crossret.data.vocabulary import tokenize
 from crossret.files.arrays import map_array
 from crossret.files.features import StoredItems, read_lengths
 from crossret.files.json import parse_json_object
-from crossret.files.regular import LARGEST_LINES, read_regular
+from crossret.files.lines import read_lines
+from crossret.files.regular import read_regular
 from crossret.files.unicode import escaped, is_unicode
 from crossret.hyperparameters import ModelConfig
 
-CAPTIONS_PER_IMAGE = 5
 LARGEST_IMAGE = 2**28  # bytes that the features of an image may have: 100 regions of 2,048 have 800 KB
 _MOST_CHARACTERS = 2**16  # of a caption
 
 _FEATURES, _BOXES, _LENGTHS = "_ims.npy", "_boxes.npy", "_lengths.npy"
-_CAPTIONS, IDS, _CAPTION_IDS = "_caps.txt", "_ids.txt", "_caption_ids.txt"
+_CAPTIONS, IDS, _CAPTION_IDS, _OWNERS = "_caps.txt", "_ids.txt", "_caption_ids.txt", "_image_of_caption.npy"
 OF_IMAGES = (_FEATURES, _BOXES, _LENGTHS, IDS)
 """How the names of a split's files end that its captions do not change."""
-OF_CAPTIONS = (_CAPTIONS, _CAPTION_IDS)
+OF_CAPTIONS = (_CAPTIONS, _CAPTION_IDS, _OWNERS)
 _PRECOMP = "precomp"
 MAPPING = "id_mapping.json"
-PICTURES = (".jpg", ".jpeg", ".png")
+PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".gif", ".bmp")  # others are known by what is in them
 
 
 def split_path(directory: str | os.PathLike[str], split: str, ending: str) -> Path:
@@ -55,11 +55,12 @@ lengths_path = partial(split_path, ending=_LENGTHS)
 captions_path = partial(split_path, ending=_CAPTIONS)
 ids_path = partial(split_path, ending=IDS)
 caption_ids_path = partial(split_path, ending=_CAPTION_IDS)
+owners_path = partial(split_path, ending=_OWNERS)
 
 
-def mapping_path(directory: str | os.PathLike[str], split: str) -> Path:
+def mapping_path(ids_file: Path) -> Path:
     """Where VSE∞ tells the files of the images by their names in SPLIT_ids.txt: beside that, or above ``precomp``."""
-    place = ids_path(directory, split).parent
+    place = ids_file.parent
     return (place.parent if place.name == _PRECOMP else place) / MAPPING
 
 
@@ -69,15 +70,10 @@ def read_ids(path: Path) -> list[str]:
     Raises:
         OSError: the file cannot be read. ValueError: a line is no name (see ``is_name``); names it.
     """
-    names = []
-    for number, line in enumerate(read_regular(path, LARGEST_LINES).splitlines(), start=1):
-        try:
-            name = line.decode()
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start})") from error
+    names = read_lines(path)
+    for number, name in enumerate(names, start=1):
         if not is_name(name):
             raise ValueError(f"{path}, line {number}: {escaped(name)!r} is no name, which has white space at no end")
-        names.append(name)
     return names
 
 
@@ -88,8 +84,18 @@ def is_name(text: str) -> bool:
     return text.strip().splitlines() == [text] and all(char.isprintable() or char.isspace() for char in text)
 
 
-def _names_of_files(names: list[str], ids_file: Path, mapping_file: Path) -> list[str]:
-    """The names of images by their files: MS-COCO's ids as they are, of Flickr30K the numbers of the files."""
+def read_image_ids(ids_file: Path) -> list[str]:
+    """The names of a split's images, a line an image or a caption.
+
+    Where there is VSE∞'s ``id_mapping.json``, names are those of files: MS-COCO's ids as they are, of Flickr30K the
+    numbers of the files.
+
+    Raises:
+        OSError, ValueError: as ``read_ids``, and of that file; it has no file of an image.
+    """
+    names = read_ids(ids_file)
+    if not (mapping_file := mapping_path(ids_file)).exists():
+        return names
     files = parse_json_object(read_regular(mapping_file), mapping_file)
     found = []
     for number, name in enumerate(names, start=1):
@@ -127,14 +133,16 @@ class PrecomputedDataset:
     """One split of a directory in the precomputed-feature format, memory-mapped and validated.
 
     ``{split}_ims.npy`` holds float32 or float16 region features (rows, k, d), or (rows, d) where an image has one
-    region, and ``{split}_caps.txt`` one UTF-8 caption a line. With a fifth as many rows as captions, an image has five
-    captions on consecutive lines. With as many rows as captions, the pairs are 1:1, unless every row is there five
-    times in succession (some published development arrays are so): then these are one image again, and the first of its
-    rows is used. ``{split}_boxes.npy``, which need not be there, holds float32 x0, y0, x1, y1 of the regions
-    (rows, k, 4), in the order of the features, in pixels. Where images have fewer regions than k,
-    ``{split}_lengths.npy`` (rows,) tells how many, and what lies behind is not read. ``{split}_ids.txt`` names the
-    images, a line an image, or a caption as in published data, and ``{split}_caption_ids.txt`` the captions. Float16
-    features stay so on the disk and are widened batch by batch.
+    region, and ``{split}_caps.txt`` one UTF-8 caption a line. ``{split}_image_of_caption.npy`` (captions,) tells, in
+    ascending order, which row each caption is of; without it every image has as many captions, on consecutive lines.
+    With as many rows as captions, the pairs are 1:1, unless every row is there five times in succession (some published
+    development arrays are so): then these are one image again, and the first of its rows is used.
+
+    ``{split}_boxes.npy``, which need not be there, holds float32 x0, y0, x1, y1 of the regions (rows, k, 4), in the
+    order of the features, in pixels. Where images have fewer regions than k, ``{split}_lengths.npy`` (rows,) tells how
+    many, and what lies behind is not read. ``{split}_ids.txt`` names the images, a line an image, or a caption as in
+    published data, and ``{split}_caption_ids.txt`` the captions. Float16 features stay so on the disk and are widened
+    batch by batch.
 
     VSE∞'s directories are taken as they are: the files may be in ``precomp``, and where there is ``id_mapping.json``,
     ids are numbers of files in it, whose own names images then have; MS-COCO's ids stay.
@@ -175,8 +183,8 @@ class PrecomputedDataset:
             raise FileNotFoundError(f"{rows_file}: no such file; {without_features(directory)}")
         if not captions_file.exists():
             raise FileNotFoundError(
-                f"{captions_file}: no such file; it holds the captions of {rows_file.name}, a line each: one an image, "
-                f"or {CAPTIONS_PER_IMAGE} an image on consecutive lines"
+                f"{captions_file}: no such file; it holds the captions of {rows_file.name}, a line each, those of an "
+                f"image on consecutive lines"
             )
         self.name = str(rows_file)
         features = map_array(rows_file, ndim=(2, 3), dtypes=["<f4", "<f2"])
@@ -189,31 +197,30 @@ class PrecomputedDataset:
         self.captions = read_captions(captions_file)
         self.captions_name = str(captions_file)
         rows, captions = len(self.features), len(self.captions)
-        if rows == captions:
-            captions_per_image = CAPTIONS_PER_IMAGE if _rows_repeat(self.features, CAPTIONS_PER_IMAGE) else 1
-        elif rows * CAPTIONS_PER_IMAGE == captions:
-            captions_per_image = CAPTIONS_PER_IMAGE
-        else:
+        owners_file = owners_path(directory, split)
+        told = owners_file.exists()
+        times = PUBLISHED_CAPTIONS if not told and rows == captions and _rows_repeat(self.features) else 1
+        if not told and captions % rows:
             raise ValueError(
-                f"{rows_file}: {rows} rows do not fit the {captions} captions of {captions_file.name}: "
-                f"there must be a row a caption, or a row for every {CAPTIONS_PER_IMAGE} captions"
+                f"{rows_file}: {rows} rows do not fit the {captions} captions of {captions_file.name}: there must be "
+                f"as many captions for every row, or {owners_file.name}, which tells the row of each"
             )
+        self.n_images, self.n_captions = rows // times, captions
+        self.image_of_caption: NDArray[np.int64] = (
+            read_owners(owners_file, rows, captions) if told else alike(self.n_images, captions)
+        )
+        self.feature_rows: NDArray[np.int64] = np.arange(0, rows, times, dtype=np.int64)
         boxes_file = boxes_path(directory, split)
         self.boxes = _map_boxes(boxes_file, self.features.shape[:2], self.lengths)
         self.boxes_name = str(boxes_file)
-        self.n_captions = captions
-        self.n_images = captions // captions_per_image
         self.n_regions, self.image_dim = self.features[0].shape
-        self.image_of_caption: NDArray[np.int64] = np.arange(captions, dtype=np.int64) // captions_per_image
-        self.feature_rows: NDArray[np.int64] = np.arange(self.n_images, dtype=np.int64) * (rows // self.n_images)
         ids_file = ids_path(directory, split)
         if ids_file.exists():
-            names = read_ids(ids_file)
+            names = read_image_ids(ids_file)
             if len(names) not in (self.n_images, captions):  # a line an image, or a caption as in published data
                 raise ValueError(f"{ids_file}: names {len(names)} images, but {rows_file.name} has {self.n_images}")
-            self.ids = names[:: len(names) // self.n_images]
-            if (mapping := mapping_path(directory, split)).exists():
-                self.ids = _names_of_files(self.ids, ids_file, mapping)
+            firsts = np.unique(self.image_of_caption, return_index=True)[1]
+            self.ids = names if len(names) == self.n_images else [names[caption] for caption in firsts]
         ids_file = caption_ids_path(directory, split)
         if ids_file.exists():
             self.caption_ids = read_ids(ids_file)
@@ -229,12 +236,13 @@ class PrecomputedDataset:
         if not 1 <= images <= self.n_images:
             raise ValueError(f"{self.name}: has {self.n_images} images, of which the first {images} cannot be taken")
         part = copy.copy(self)
-        part.n_images, part.n_captions = images, images * (self.n_captions // self.n_images)
-        part.captions = self.captions[: part.n_captions]
-        part.image_of_caption = self.image_of_caption[: part.n_captions]
+        kept = np.flatnonzero(self.image_of_caption < images)
+        part.n_images, part.n_captions = images, len(kept)
+        part.captions = [self.captions[caption] for caption in kept]
+        part.image_of_caption = self.image_of_caption[kept]
         part.feature_rows = self.feature_rows[:images]
         part.ids = None if self.ids is None else self.ids[:images]
-        part.caption_ids = None if self.caption_ids is None else self.caption_ids[: part.n_captions]
+        part.caption_ids = None if self.caption_ids is None else [self.caption_ids[caption] for caption in kept]
         return part
 
 
@@ -255,13 +263,13 @@ def _map_boxes(path: Path, regions: tuple[int, ...], lengths: NDArray[np.int64] 
     return boxes
 
 
-def _rows_repeat(features: NDArray[np.floating], times: int) -> bool:
-    """Whether every row comes ``times`` times in succession, bit for bit."""
-    if len(features) % times:
+def _rows_repeat(features: NDArray[np.floating]) -> bool:
+    """Whether every row comes five times in succession, bit for bit, as in some published development arrays."""
+    if len(features) % PUBLISHED_CAPTIONS:
         return False
     # Bits, because NaN is not equal to itself. Group by group: the whole may be gigabytes, and rows that are 1:1 differ
     # in the first group already.
-    groups = features.view(f"u{features.itemsize}").reshape(-1, times, *features.shape[1:])
+    groups = features.view(f"u{features.itemsize}").reshape(-1, PUBLISHED_CAPTIONS, *features.shape[1:])
     return all(bool((group[1:] == group[0]).all()) for group in groups)
 
 
@@ -272,19 +280,11 @@ def read_captions(path: Path) -> list[str]:
         ValueError: the file is empty, or a line shows nothing, holds a NUL, is not UTF-8 or has more than
             2¹⁶ characters; names the file and the line.
     """
-    lines = read_regular(path, LARGEST_LINES).removeprefix(codecs.BOM_UTF8).split(b"\n")
-    if lines[-1] == b"":
-        lines.pop()
-    if not lines:
+    captions = [line.strip() for line in read_lines(path)]
+    if not captions:
         raise ValueError(f"{path}: no captions")
-    captions = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            caption = line.decode("utf-8").strip()
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start})") from error
+    for number, caption in enumerate(captions, start=1):
         check_caption(caption, f"{path}, line {number}")
-        captions.append(caption)
     return captions
 
 

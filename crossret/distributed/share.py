@@ -72,15 +72,16 @@ class Share:
 
         The gradient is the sum of those of all ranks, so that no rank needs to weigh its loss.
         """
-        self._check("tensor", tensor, (self.n, *tensor.shape[1:]))
+        self.check("tensor", tensor, (self.n, *tensor.shape[1:]))
         return gathered_rows(tensor, self.group, self.counts)
 
     def exchanged(self, scores: Tensor) -> Tensor:
         """This rank's rows (n, total) of the batch's matrix to its columns (total, n), differentiable."""
-        self._check("scores", scores, (self.n, self.total))
+        self.check("scores", scores, (self.n, self.total))
         return exchanged_scores(scores, self.group, self.counts)
 
-    def _check(self, name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    def check(self, name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+        """Raise a ValueError where a tensor of this rank has another shape."""
         if tuple(tensor.shape) != shape:
             raise ValueError(
                 f"{name} of rank {self.group.rank} must have shape {shape}, its share of a batch of {self.total}, "

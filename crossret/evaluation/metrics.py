@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from crossret.data.owners import PUBLISHED_FOLDS
+
 _RANK_BLOCK = 2**24  # scores that are compared at a time: bounds the workspace whatever the matrix
 
 
@@ -114,9 +116,11 @@ def metrics_from_ranks(i2t: NDArray[np.integer], t2i: NDArray[np.integer]) -> Re
 
 
 def five_fold(
-    scores: NDArray[np.floating], image_of_caption: NDArray[np.integer], *, folds: int = 5
+    scores: NDArray[np.floating], image_of_caption: NDArray[np.integer], *, folds: int = PUBLISHED_FOLDS
 ) -> RetrievalMetrics:
     """MS-COCO's 1K protocol: the test images in ``folds`` equal runs, each with its captions; the means of all figures.
+
+    Images may have different numbers of captions.
 
     Args:
         scores: (n_images, n_captions) floating point; ``folds`` divides n_images.

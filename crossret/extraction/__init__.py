@@ -1,9 +1,9 @@
 """From photographs and captions to data: tokens of pretrained encoders, in the precomputed-feature format."""
 
-from crossret.extraction.captions import read_captions_of_pictures
 from crossret.extraction.choosing import load_picture_encoder, load_text_encoder
 from crossret.extraction.extracting import Extracted, Options, extract_pictures
 from crossret.extraction.protocol import PictureEncoder, TextEncoder, Tokens
+from crossret.extraction.sources import read_captions_of_pictures
 from crossret.extraction.split import PictureSplit
 
 __all__ = [

@@ -18,15 +18,17 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from crossret.captions.images import CaptionedImage
+from crossret.data.owners import write_owners
 from crossret.data.precomputed import (
     boxes_path,
     captions_path,
     features_path,
     ids_path,
     lengths_path,
+    owners_path,
     split_path,
 )
-from crossret.extraction.captions import Captioned
 from crossret.extraction.grids import device_of
 from crossret.extraction.parts import Column, Part
 from crossret.extraction.protocol import PictureEncoder, TextEncoder, Tokens
@@ -78,6 +80,7 @@ class Extracted:
         pictures: how many.
         left_out: names of those that could not be read.
         without_captions: how many in the folder the file of captions does not name.
+        others: names of files in the folder that are no pictures.
         fewest, most, dimensions: tokens of a picture, and numbers of each.
         captions: how many; 0 where none were given.
         words: tokens of all captions; 0 where there is no encoder of texts.
@@ -86,6 +89,7 @@ class Extracted:
     pictures: int
     left_out: tuple[str, ...]
     without_captions: int
+    others: tuple[str, ...]
     fewest: int
     most: int
     dimensions: int
@@ -99,15 +103,16 @@ def extract_pictures(
     directory: str | os.PathLike[str],
     split: str,
     *,
-    captions: Mapping[str, Captioned] | None = None,
+    captions: Mapping[str, CaptionedImage] | None = None,
     texts: TextEncoder | None = None,
     options: Options | None = None,
     progress: ProgressOf | None = None,
 ) -> Extracted:
     """Write tokens of the pictures in a folder as ``{split}_ims.npy``, ``_boxes.npy`` and ``_ids.txt``.
 
-    And, where their numbers differ, ``_lengths.npy``; of captions ``_caps.txt``; with an encoder of texts
-    ``{split}_words``, a directory of packed tokens of all captions, ``values.npy`` and ``offsets.npy``.
+    And, where their numbers differ, ``_lengths.npy``; of captions ``_caps.txt`` and, where pictures differ in their
+    number, ``_image_of_caption.npy``; with an encoder of texts ``{split}_words``, a directory of packed tokens of all
+    captions, ``values.npy`` and ``offsets.npy``.
 
     Pictures are those that ``captions`` names, in its order; else those of ``{split}_ids.txt``, where it is there,
     as ``crossret import-captions`` leaves it; else all, sorted by path.
@@ -116,7 +121,7 @@ def extract_pictures(
     from the last batch, and writes the bytes that it would have written.
 
     Args:
-        pictures: the folder; pictures in folders inside it count, but hidden ones.
+        pictures: the folder; pictures in folders inside it count, but hidden ones (see ``pictures_below``).
         encoder: of pictures.
         directory: the data directory, made if needed.
         split: the split's name.
@@ -151,7 +156,7 @@ def extract_pictures(
         if not part.exists():
             outputs = [place(directory, split) for place in (boxes_path, lengths_path)]
             outputs += [] if source.named else [ids_path(directory, split)]
-            outputs += [] if captions is None else [captions_path(directory, split)]
+            outputs += [] if captions is None else [captions_path(directory, split), owners_path(directory, split)]
             outputs += [] if texts is None else [words_directory]
             _check_free(outputs)
         _check_free([features_path(directory, split)])
@@ -185,8 +190,9 @@ def extract_pictures(
                 with shown("captions") as show:
                     _encode_captions(part / WORDS, lines, texts, how, show, words_directory)
             words = len(map_array(words_directory / VALUES, ndim=2, dtypes=[how.dtype]))
-        if captions is not None:
+        if captions is not None and source.captions is not None:
             _write_lines(captions_path(directory, split), lines)
+            write_owners(owners_path(directory, split), [len(source.captions[place]) for place in kept])
         if not source.named:
             ids = source.ids
             _write_lines(ids_path(directory, split), [ids[place] for place in kept])
@@ -198,7 +204,7 @@ def extract_pictures(
         shutil.rmtree(part)
     names = tuple(source.names[place] for place in images.left_out)
     shape = min(images.lengths), max(images.lengths), encoder.dim
-    return Extracted(len(kept), names, source.without, *shape, len(lines), words)
+    return Extracted(len(kept), names, source.without, tuple(source.others), *shape, len(lines), words)
 
 
 def _check_free(outputs: Sequence[Path]) -> None:

@@ -12,22 +12,21 @@ import torch
 from crossret import system
 from crossret.data.precomputed import PrecomputedDataset, captions_path, ids_path
 from crossret.data.prepared import PictureFiles
-from crossret.extraction.captions import read_captions_of_pictures
 from crossret.extraction.protocol import PictureEncoder
-from crossret.extraction.sources import find_source
+from crossret.extraction.sources import find_source, read_captions_of_pictures
 from crossret.files.features import StoredItems
 
 _MOST_WORKERS = 8
-_LINES = (".tsv", ".jsonl")
+_ENDINGS = (".tsv", ".jsonl", ".csv", ".token", ".json")
 
 
 class PictureSplit(PrecomputedDataset):
     """One split of a directory of pictures with their captions, in the place of a split of features.
 
-    Either ``{split}.tsv`` or ``{split}.jsonl`` names the pictures and their captions, as ``read_captions_of_pictures``
-    has it, and the pictures are in the folder ``{split}``; or captions are in ``{split}_caps.txt``, one or five a
-    picture, and the pictures in ``images/{split}``, as rendered scenes have them, or in ``{split}``: those that
-    ``{split}_ids.txt`` names, else all, sorted by name.
+    Either ``{split}.tsv``, ``.jsonl``, ``.csv``, ``.token`` or ``.json`` names the pictures and their captions, as
+    ``read_captions_of_pictures`` has it, and the pictures are in the folder ``{split}``; or captions are in
+    ``{split}_caps.txt``, as those of a split of features, and the pictures in ``images/{split}``, as rendered scenes
+    have them, or in ``{split}``: those that ``{split}_ids.txt`` names, else all, sorted by name.
 
     Attributes:
         features: the pictures as the encoder reads them.
@@ -49,17 +48,18 @@ class PictureSplit(PrecomputedDataset):
         root = Path(directory)
         if not root.is_dir():
             raise FileNotFoundError(f"{directory}: no such directory")
-        own = [root / f"{split}{ending}" for ending in _LINES if (root / f"{split}{ending}").exists()]
         captions, ids = captions_path(root, split), ids_path(root, split)
+        named_so = [root / f"{split}{ending}" for ending in _ENDINGS]
+        own = [path for path in named_so if path.exists() and ((root / split).is_dir() or not captions.exists())]
         if not own and not captions.exists():
             raise FileNotFoundError(
-                f"{root / split}{_LINES[0]}: no such file; pictures in {root / split} have captions there, a line "
-                f"file<TAB>caption each, or in {split}{_LINES[1]}; or pictures in {root / 'images' / split} in "
-                f"{captions.name}"
+                f"{root / split}{_ENDINGS[0]}: no such file; pictures in {root / split} have captions there, a line "
+                f"file<TAB>caption each, or in {split}{', '.join(_ENDINGS[1:])}; or pictures in "
+                f"{root / 'images' / split} in {captions.name}"
             )
         inside = root / "images" / split
         folder = root / split if own or not inside.is_dir() else inside
-        given = read_captions_of_pictures(own[0]) if own else None
+        given = read_captions_of_pictures(own[0], split=split) if own else None
         named = given is None and ids.exists()
         source = find_source(folder, given, root, split, named=named, with_captions=True, skip=False)
         assert source.captions is not None
@@ -78,7 +78,7 @@ class PictureSplit(PrecomputedDataset):
         pictures: Any = PictureFiles(source.files, encoder.prepare_file, (self.n_regions, encoder.dim), workers)
         self.features, self.boxes = pictures, None
         self.stored = _Pictures(folder, pictures)
-        self.image_of_caption = np.arange(self.n_captions, dtype=np.int64) // (self.n_captions // self.n_images)
+        self.image_of_caption = np.repeat(np.arange(self.n_images), [len(own) for own in source.captions])
         self.feature_rows = np.arange(self.n_images, dtype=np.int64)
         self.ids = source.ids
 

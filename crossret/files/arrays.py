@@ -19,7 +19,7 @@ from crossret.files.unicode import shortened
 
 
 def map_array(
-    path: str | os.PathLike[str], *, ndim: int | tuple[int, ...], dtypes: Sequence[str]
+    path: str | os.PathLike[str], *, ndim: int | tuple[int, ...], dtypes: Sequence[str], any_order: bool = False
 ) -> np.memmap[tuple[int, ...], np.dtype[Any]]:
     """Memory-map an array of numbers in C order; nothing in the file is executed and nothing is allocated for it.
 
@@ -27,6 +27,7 @@ def map_array(
         path: the .npy file, of format version 1.0 or 2.0.
         ndim: dimensions that it must have, or numbers of them that it may have, none of them empty.
         dtypes: the dtypes that it may have, as the format spells them: "<f4" is little-endian float32.
+        any_order: whether it may be big-endian or in Fortran order as well.
 
     Raises:
         OSError: the file is missing or cannot be read.
@@ -42,14 +43,14 @@ def map_array(
     except Exception as error:  # NumPy fails in a dozen ways on what is malformed
         why = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(f"{path}: not a readable .npy file, or one cut short ({shortened(why)})") from error
-    if array.dtype.str not in dtypes:
+    if (array.dtype.newbyteorder("<") if any_order else array.dtype).str not in dtypes:
         expected = ", ".join(np.dtype(name).name for name in dtypes)
         raise ValueError(f"{path}: expected dtype {expected} in little-endian order, got {array.dtype.str!r}")
     ranks = ndim if isinstance(ndim, tuple) else (ndim,)
     if array.ndim not in ranks or array.size == 0:
         expected = " or ".join(map(str, ranks))
         raise ValueError(f"{path}: expected {expected} dimensions, none of them empty, got shape {array.shape}")
-    if not array.flags.c_contiguous:
+    if not array.flags.c_contiguous and not any_order:
         raise ValueError(f"{path}: the array is in Fortran order; save it in C order")
     size, expected_size = os.path.getsize(path), array.offset + array.nbytes
     if size != expected_size:

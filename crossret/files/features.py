@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,22 +136,6 @@ def read_lengths(path: Path, of: object, n: int, longest: int) -> NDArray[np.int
     if len(wrong):
         raise ValueError(f"{path}: item {wrong[0]} has length {sizes[wrong[0]]}, expected 1 to {longest}")
     return sizes.astype(np.int64)
-
-
-class HasDimensions(Protocol):
-    """Features of some path."""
-
-    @property
-    def path(self) -> Path: ...
-
-    @property
-    def dim(self) -> int: ...
-
-
-def check_dimensions(first: HasDimensions, second: HasDimensions) -> None:
-    """Raise a ValueError that names both files where their features cannot be compared."""
-    if first.dim != second.dim:
-        raise ValueError(f"{first.path}: {first.dim} dimensions, but {second.path} has {second.dim}")
 
 
 def why_not_finite(*scored: tuple[StoredItems, int]) -> str:

@@ -38,8 +38,8 @@ _ALLOWED: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
 ]
 
 
-def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The object of a checkpoint, which must be a dictionary by strings; its tensors are on the CPU.
+def read_saved(path: str | os.PathLike[str]) -> Any:
+    """The object that torch.save wrote; its tensors are on the CPU, and mapped where the format lets them be.
 
     Tensors, containers, plain values, ``argparse.Namespace`` and NumPy's scalars are known; the last are None in what
     comes out. Anything else that a file names is refused before it is looked up.
@@ -56,16 +56,13 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
         with torch.serialization.safe_globals(_ALLOWED), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of how the file was written: it is readable or an error
             # Mapped, a tensor takes no memory before it is read, and none that lies outside the file can be made.
-            contents = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except Exception as error:  # a malformed file can raise anything
         refused = _REFUSED.search(str(error))
         if refused is not None:
             name = ascii(refused[1])[1:-1][:_LONGEST_NAME]  # of any characters, as it may be a terminal's commands
             raise ValueError(f"{path}: refused, as it asks for {name}; nothing of it has been run") from error
         raise ValueError(f"{path}: not a readable checkpoint of torch.save ({type(error).__name__})") from error
-    if not isinstance(contents, dict) or not all(isinstance(key, str) for key in contents):
-        raise ValueError(f"{path}: not a checkpoint: no dictionary by strings, but {type(contents).__name__}")
-    return contents
 
 
 def _check_stored(path: str | os.PathLike[str]) -> None:

@@ -98,7 +98,8 @@ class HanConfig(ModelConfig):
         return "clusters", self.clusters or 1
 
     def unused(self) -> list[str]:
-        unused = [] if self.text_encoder == "transformer" else ["transformer_layers", "transformer_heads"]
+        unused = super().unused()
+        unused += [] if self.text_encoder == "transformer" else ["transformer_layers", "transformer_heads"]
         unused += [] if self.layers else ["heads", "lambda_attention"]
         unused += [] if self.matching == "local" else ["direction", "lambda_softmax"]
-        return [*unused, *([] if self.negatives == "softmax" else ["p"])]
+        return [*unused, *([] if self.negatives == "softmax" or "p" in unused else ["p"])]

@@ -103,5 +103,5 @@ class MhsanConfig(ModelConfig):
             raise ValueError(f"feature_dim must be even for both ways of reading, not {self.feature_dim}")
 
     def unused(self) -> list[str]:
-        unused = ["diversity_squared"] if self.diversity_weight == 0 else []
+        unused = [*super().unused(), *(["diversity_squared"] if self.diversity_weight == 0 else [])]
         return [*unused, *(["text_dropout"] if self.text_layers == 1 else [])]

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 from crossret.hyperparameters.config import Config, check_at_least, option
 from crossret.hyperparameters.training import TrainingConfig
 
+Loss: TypeAlias = Literal["triplet", "infonce", "sigmoid"]
 Negatives: TypeAlias = Literal["hardest", "sum"]
 Pooling: TypeAlias = Literal["lse", "avg", "sum", "max"]
 
@@ -32,6 +33,9 @@ class ModelConfig(Config):
         max_words: the model reads so many first words of a caption; None is all of them. <start> and <end> are not
             counted, and are always read.
         freeze_words: whether the word embeddings stay as they start, from vectors that others trained or another model.
+        loss: of the scores of a batch: "triplet", the paper's, by the fields ``OF_TRIPLETS``; "infonce", cross
+            entropies of the softmaxes of rows and of columns, with a learnable temperature (CLIP); or "sigmoid", of
+            every pair, with a learnable scale and bias (SigLIP). The latter two are means over the batch.
 
     Raises:
         TypeError, ValueError: a field is out of its range; the message names it.
@@ -41,7 +45,10 @@ class ModelConfig(Config):
     vocabulary_size: int = dataclasses.field(metadata={"size": True})
     max_words: int | None = option(None, "Read a caption's first words only.", size=True)
     freeze_words: bool = option(False, "Keep the word embeddings as they start.")
+    loss: Loss = option("triplet", "Loss of the scores.")
 
+    OF_TRIPLETS: ClassVar[tuple[str, ...]] = ("margin", "negatives", "p")
+    """Fields of the triplet loss, as far as a model has them."""
     kind: ClassVar[str]
     """The model's name on the command line and in its files."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]]
@@ -95,7 +102,7 @@ class ModelConfig(Config):
 
     def unused(self) -> list[str]:
         """The fields that make no difference to this model, because of what other fields say."""
-        return []
+        return [] if self.loss == "triplet" else [name for name in self.OF_TRIPLETS if hasattr(self, name)]
 
     @classmethod
     def _check_preset(cls, name: str) -> None:

@@ -104,7 +104,8 @@ class OanConfig(ModelConfig):
             raise ValueError(f"gamma must be at most 1, not {self.gamma}")
 
     def unused(self) -> list[str]:
-        unused = [] if self.inter_attention else ["lambda_tv", "lambda_vt"]
+        unused = super().unused()
+        unused += [] if self.inter_attention else ["lambda_tv", "lambda_vt"]
         unused += [] if self.intra_attention else ["heads", "lambda_intra"]
         unused += [] if self.inter_attention and self.intra_attention else ["gamma"]
         if self.inter_attention and not self.intra_attention:  # the scores between the sides have no such negatives

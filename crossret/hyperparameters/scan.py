@@ -113,8 +113,8 @@ class ScanConfig(ModelConfig):
         attention = ["raw_feature_norm", "clip_slope", "lambda_softmax", "pooling", "lambda_lse"]
         of_i2t = ["i2t_lambda_softmax", "i2t_pooling", "i2t_lambda_lse"]
         if self.cross_attention in ("sum_max_t2i", "sum_max_i2t"):
-            return attention + of_i2t
-        unused = [] if self.cross_attention == "ensemble" else of_i2t
+            return [*super().unused(), *attention, *of_i2t]
+        unused = [*super().unused(), *([] if self.cross_attention == "ensemble" else of_i2t)]
         if not self.raw_feature_norm.startswith("clipped"):
             unused.append("clip_slope")
         if self.pooling != "lse":

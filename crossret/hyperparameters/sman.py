@@ -94,5 +94,5 @@ class SmanConfig(ModelConfig):
             raise ValueError(f"levels must be 2 or 3, not {self.levels}")
 
     def unused(self) -> list[str]:
-        unused = ["alpha"] if self.levels == 2 else []
+        unused = [*super().unused(), *(["alpha"] if self.levels == 2 else [])]
         return [*unused, "intra_pair_margin"] if self.intra_pair_weight == 0 else unused

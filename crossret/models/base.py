@@ -13,7 +13,7 @@ from crossret.data.prepared import Prepared
 from crossret.distributed import Group, Share
 from crossret.encoders import PictureTokens, check_tokens, first_words
 from crossret.hyperparameters import ModelConfig
-from crossret.losses import TripletLoss
+from crossret.losses import MatchingLoss
 from crossret.models.attention import AttentionMap
 from crossret.models.contributions import ScoreShares
 from crossret.models.encoded import Encoded
@@ -26,7 +26,7 @@ class Model(nn.Module):
     """A model whose two encoders know nothing of each other; see ``crossret.models.protocol.Matcher``.
 
     A subclass has ``_images`` and ``_captions``, which encode checked input, and ``score``; its text encoder is
-    ``text``, with an ``nn.Embedding`` named ``embed``, and its ``triplet_loss`` is all of its loss unless it has one.
+    ``text``, with an ``nn.Embedding`` named ``embed``, and its ``matching_loss`` is all of its loss unless it has one.
 
     Attributes:
         encoder: of pictures, which the model then takes for features; there is none before ``read_pictures_by``.
@@ -37,7 +37,7 @@ class Model(nn.Module):
     """Whether it may be made with a module that turns pixels into regions, its parameter ``backbone``."""
     config: ModelConfig
     encoder: PictureTokens
-    triplet_loss: TripletLoss
+    matching_loss: MatchingLoss
 
     def read_pictures_by(self, reader: PictureEncoder[Any]) -> None:
         """Make an encoder's module a part of the model, ``encoder``: trained, moved and saved with it.
@@ -157,9 +157,9 @@ class Model(nn.Module):
     def loss(
         self, images: Encoded, captions: Encoded, image_ids: Tensor | None = None, share: Share | None = None
     ) -> dict[str, Tensor]:
-        """As ``crossret.models.protocol.Matcher.loss``: {"loss"}, the triplet loss of the scores, summed."""
+        """As ``crossret.models.protocol.Matcher.loss``: {"loss"}, that of the scores which ``config.loss`` names."""
         share = share or Share.whole(len(images))
-        return {"loss": self.triplet_loss(self.score(images, captions.gathered(share)), image_ids, share=share)}
+        return {"loss": self.matching_loss(self.score(images, captions.gathered(share)), image_ids, share=share)}
 
     def trains(self, parameter: str, epoch: int) -> bool:
         """Every parameter, from the first epoch on, but for word embeddings that are to stay as they start."""

@@ -17,6 +17,7 @@ from crossret.files.atomic import atomic_write
 from crossret.files.json import read_json_object
 from crossret.files.tensors import TensorType, digest_of_tensors, read_header, read_tensors, write_tensors
 from crossret.hyperparameters import ModelConfig
+from crossret.losses import matching_loss
 from crossret.models.base import encoder_of
 from crossret.models.kinds import MODELS
 from crossret.models.protocol import Matcher
@@ -25,6 +26,7 @@ from crossret.models.shapes import shapes_alone
 WEIGHTS, CONFIG, VOCABULARY = "model.safetensors", "config.json", "vocabulary.json"
 _BACKBONE = "backbone"  # the part of a model that is a module of the user's own
 _ENCODER = "encoder"  # likewise an encoder of pictures, and the folder of what it is
+_LOSS = "matching_loss."  # likewise, of the names of its loss's parameters
 _NAMED = 5  # tensors that an error names
 BEST = "best"  # in the directory of a training
 
@@ -117,6 +119,8 @@ def reads_pictures(directory: str | os.PathLike[str]) -> bool:
 def with_config(model: Matcher, config: ModelConfig, place: str) -> Any:
     """A model with the weights of another and with hyper-parameters that differ in what changes no weight's shape.
 
+    A loss of another kind starts with parameters of its own.
+
     Raises:
         ValueError: the weights of ``model`` do not fit; names ``place``, where it is from, and the first such weight.
     """
@@ -125,6 +129,11 @@ def with_config(model: Matcher, config: ModelConfig, place: str) -> Any:
     if encoder is not None:
         changed.encoder = encoder
     weights, wanted = tensors_of(model), types_of(tensors_of(changed))
+    if model.config.loss != config.loss:
+        own = {name: name.rpartition(_LOSS)[2] for name in wanted if _LOSS in name}
+        start = matching_loss(config).state_dict()
+        weights = {name: tensor for name, tensor in weights.items() if _LOSS not in name}
+        weights |= {name: start[parameter] for name, parameter in own.items()}
     for name in {**wanted, **weights}:
         has, needs = (types.get(name, "missing") for types in (types_of(weights), wanted))
         if has != needs:

@@ -13,7 +13,7 @@ from crossret.data.prepared import Prepared
 from crossret.encoders import RegionEncoder, TransformerEncoder, WordEncoder, xavier_linear
 from crossret.hyperparameters import HanConfig
 from crossret.hyperparameters.han import BERT_POSITIONS
-from crossret.losses import TripletLoss
+from crossret.losses import matching_loss
 from crossret.models.attention import AttentionMap, paired, word_map
 from crossret.models.base import Model
 from crossret.models.contributions import ITEMS, ScoreShares, SharePart
@@ -55,7 +55,7 @@ class Han(Model):
         if config.matching == "global":  # the tokens SEP of the image and CLS of the caption
             self.image_token = nn.Parameter(torch.empty(config.embed_dim).normal_(std=config.embed_dim**-0.5))
             self.text_token = nn.Parameter(torch.empty(config.embed_dim).normal_(std=config.embed_dim**-0.5))
-        self.triplet_loss = TripletLoss(config.margin, config.negatives, p=config.p)
+        self.matching_loss = matching_loss(config)
 
     def encode_images(
         self,

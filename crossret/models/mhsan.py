@@ -12,7 +12,7 @@ from crossret.data.prepared import Prepared
 from crossret.distributed import Share
 from crossret.encoders import SruEncoder, l2_normalize, xavier_linear
 from crossret.hyperparameters import MhsanConfig
-from crossret.losses import DiversityLoss, TripletLoss
+from crossret.losses import DiversityLoss, matching_loss
 from crossret.models.attention import AttentionMap, paired
 from crossret.models.base import Model, dot_products
 from crossret.models.encoded import Encoded
@@ -53,7 +53,7 @@ class Mhsan(Model):
         )
         self.image_heads = SelfAttention(config, torch.relu)
         self.text_heads = SelfAttention(config, torch.tanh)
-        self.triplet_loss = TripletLoss(config.margin, config.negatives, reduction="mean")
+        self.matching_loss = matching_loss(config, reduction="mean")
         self.diversity_loss = DiversityLoss(squared=config.diversity_squared)
 
     def encode_images(
@@ -82,18 +82,25 @@ class Mhsan(Model):
     def loss(
         self, images: Encoded, captions: Encoded, image_ids: Tensor | None = None, share: Share | None = None
     ) -> dict[str, Tensor]:
-        """Eq. 3: {"loss", "triplet", "diversity"}, means over a batch in which image i and caption i match."""
+        """Eq. 3: {"loss", "triplet", "diversity"}, means over a batch in which image i and caption i match.
+
+        Another ``config.loss`` stands in the place of "triplet".
+        """
         share = share or Share.whole(len(images))
-        triplet = self.triplet_loss(self.score(images, captions.gathered(share)), image_ids, share=share)
+        matching = self.matching_loss(self.score(images, captions.gathered(share)), image_ids, share=share)
         of_images, of_captions = (self.diversity_loss(side.sequences, total=share.total) for side in (images, captions))
         diversity = of_images + of_captions
-        return {"loss": triplet + self.config.diversity_weight * diversity, "triplet": triplet, "diversity": diversity}
+        loss = matching + self.config.diversity_weight * diversity
+        return {"loss": loss, self.config.loss: matching, "diversity": diversity}
 
     def trains(self, parameter: str, epoch: int) -> bool:
-        """Section 3.5's stages: the image's projection from the start, the text and the rest of the image later."""
+        """Section 3.5's stages: the image's projection from the start, the text and the rest of the image later.
+
+        Parameters of the loss are trained from the start.
+        """
         if not super().trains(parameter, epoch):
             return False
-        if parameter.startswith("image_heads.project."):
+        if parameter.startswith(("image_heads.project.", "matching_loss.")):
             return True
         text = parameter.startswith(("text.", "text_heads."))
         return epoch >= (self.config.text_from_epoch if text else self.config.image_from_epoch)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from crossret.distributed import Share
 from crossret.encoders import NgramEncoder, RegionEncoder, WordEncoder, l2_normalize
 from crossret.hyperparameters import OanConfig
-from crossret.losses import StructurePreservingLoss
+from crossret.losses import StructurePreservingLoss, matching_loss
 from crossret.models.attention import AttentionMap, paired, word_region_attention
 from crossret.models.base import Model, dot_products, mean_of_items
 from crossret.models.contributions import ScoreShares, SharePart, scorer_part
@@ -52,11 +52,10 @@ class Oan(Model):
                     direction, clip_slope=0.0, lambda_softmax=temperature, pooling="avg", normalize=True
                 )
         self.structure_loss = StructurePreservingLoss(
-            config.margin,
-            config.negatives,
             intra_negatives=config.intra_negatives,
             intra_margin=config.intra_margin,
             intra_weight=config.intra_weight,
+            matching_loss=matching_loss(config),
         )
 
     def _images(self, features: Tensor, lengths: Tensor, boxes: Tensor | None) -> Encoded:
@@ -78,14 +77,14 @@ class Oan(Model):
         """Eq. 13 with Eq. 10, summed over a batch in which image i and caption i match.
 
         {"loss"} and its terms as they are weighted: the triplet losses "t2i", "i2t" and "heads" of the scores there
-        are, and "negatives", that within the modalities.
+        are, and "negatives", that within the modalities. Another ``config.loss`` stands in the triplet loss's place.
         """
         share = share or Share.whole(len(images))
         all_captions = captions.gathered(share)
         terms = {}
         for name, (weight, scores) in self._scores(images, all_captions, None).items():
             if name == _HEADS:
-                triplet, within = self.structure_loss(
+                matching, within = self.structure_loss(
                     scores,
                     _cosines(images.vectors[_HEADS], share.gathered(images.vectors[_HEADS]), None),
                     _cosines(captions.vectors[_HEADS], all_captions.vectors[_HEADS], None),
@@ -94,8 +93,8 @@ class Oan(Model):
                 )
                 terms["negatives"] = weight * within
             else:
-                triplet = self.structure_loss.triplet_loss(scores, image_ids, share=share)
-            terms[name] = weight * triplet
+                matching = self.structure_loss.matching_loss(scores, image_ids, share=share)
+            terms[name] = weight * matching
         return {"loss": torch.stack(list(terms.values())).sum(), **terms}
 
     @torch.no_grad()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from crossret.encoders import RegionEncoder, WordEncoder
 from crossret.hyperparameters import ScanConfig
-from crossret.losses import TripletLoss
+from crossret.losses import matching_loss
 from crossret.models.attention import AttentionMap, paired, word_region_attention
 from crossret.models.base import Model
 from crossret.models.contributions import ScoreShares, scorer_part
@@ -39,7 +39,7 @@ class Scan(Model):
             normalize=config.text_norm,
         )
         self.scorer = _scorer(config)
-        self.triplet_loss = TripletLoss(config.margin, config.negatives)
+        self.matching_loss = matching_loss(config)
 
     def _images(self, features: Tensor, lengths: Tensor, boxes: Tensor | None) -> Encoded:
         """The first ``region_count`` regions of each image are kept."""

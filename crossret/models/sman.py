@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from crossret.distributed import Share
 from crossret.encoders import WordEncoder, l2_normalize, xavier_linear
 from crossret.hyperparameters import SmanConfig
-from crossret.losses import IntraPairLoss, TripletLoss
+from crossret.losses import IntraPairLoss, matching_loss
 from crossret.models.attention import AttentionMap, paired
 from crossret.models.base import Model, dot_products, mean_of_items
 from crossret.models.contributions import ScoreShares, SharePart
@@ -55,7 +55,7 @@ class Sman(Model):
         self.image_project = xavier_linear(config.image_dim, config.embed_dim)
         if config.levels == 3:
             self.gate = FusionGate(config)
-        self.triplet_loss = TripletLoss(config.margin, config.negatives)
+        self.matching_loss = matching_loss(config)
         self.intra_pair_loss = IntraPairLoss(config.intra_pair_margin, config.levels)
 
     def _images(self, features: Tensor, lengths: Tensor, boxes: Tensor | None) -> Encoded:
@@ -91,16 +91,16 @@ class Sman(Model):
     ) -> dict[str, Tensor]:
         """Eq. 23: {"loss", "triplet", "intra_pair"}, sums over a batch in which image i and caption i match.
 
-        "intra_pair" is there with a weight alone.
+        "intra_pair" is there with a weight alone; another ``config.loss`` stands in the place of "triplet".
         """
         share = share or Share.whole(len(images))
         scores = self.score(images, captions.gathered(share))
-        triplet = self.triplet_loss(scores, image_ids, share=share)
+        matching = self.matching_loss(scores, image_ids, share=share)
         if self.config.intra_pair_weight == 0:
-            return {"loss": triplet}
+            return {"loss": matching}
         intra_pair = self.intra_pair_loss(scores, positive_offset=share.offset)
-        loss = triplet + self.config.intra_pair_weight * intra_pair
-        return {"loss": loss, "triplet": triplet, "intra_pair": intra_pair}
+        loss = matching + self.config.intra_pair_weight * intra_pair
+        return {"loss": loss, self.config.loss: matching, "intra_pair": intra_pair}
 
     @torch.no_grad()
     def attention(self, images: Encoded, captions: Encoded) -> tuple[AttentionMap, ...]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from crossret.encoders import RegionEncoder, WordEncoder, l2_normalize
 from crossret.hyperparameters import VseConfig
-from crossret.losses import TripletLoss
+from crossret.losses import matching_loss
 from crossret.models.base import Model, dot_products, mean_of_items
 from crossret.models.encoded import Encoded
 from crossret_kernels.extending import WORKSPACE_BYTES, recomputed, vector_length
@@ -40,7 +40,7 @@ class Vse(Model):
             normalize=False,
             layers=config.text_layers,
         )
-        self.triplet_loss = TripletLoss(config.margin, config.negatives)
+        self.matching_loss = matching_loss(config)
 
     def _images(self, features: Tensor, lengths: Tensor, boxes: Tensor | None) -> Encoded:
         return self._encoded(self.image(mean_of_items(features, lengths)))

@@ -55,6 +55,7 @@ class Indexed:
         added, changed, unchanged: of the folder's.
         gone: pictures that were in the folder before.
         left_out: paths of those that could not be read.
+        others: names of files in the folder that are no pictures.
     """
 
     pictures: int
@@ -63,6 +64,7 @@ class Indexed:
     unchanged: int
     gone: int
     left_out: tuple[str, ...]
+    others: tuple[str, ...]
 
 
 def check_index(directory: Path) -> None:
@@ -92,7 +94,7 @@ def update_index(
 
     Args:
         directory: the index, made if needed.
-        folder: the pictures, .jpg, .jpeg or .png.
+        folder: the pictures, as ``pictures_below`` finds them.
         encoder: makes their tokens.
         model: encodes these; in evaluation mode meanwhile. None: tokens are kept as they are, of an encoder of late
             interaction.
@@ -114,9 +116,7 @@ def update_index(
             f"{encoder.name}: tokens of {encoder.dim} numbers, but the model's image_dim is {model.config.image_dim}"
         )
     root = os.path.abspath(folder)
-    names = pictures_below(folder)
-    if not names:
-        raise ValueError(f"{os.fspath(folder)}: no pictures (.jpg, .jpeg, .png) in it")
+    names, others = pictures_below(folder)
     check_index(place)
     with occupied(place):
         check_index(place)
@@ -134,7 +134,8 @@ def update_index(
         total = sum(len(shard.pictures) for shard in index.shards)
     if not total:
         raise ValueError(f"{os.fspath(folder)}: none of its {len(names)} pictures can be read")
-    return Indexed(total, added, changed, len(kept), len(known.keys() - now.keys()), tuple(left_out))
+    gone = len(known.keys() - now.keys())
+    return Indexed(total, added, changed, len(kept), gone, tuple(left_out), tuple(others))
 
 
 @dataclass(frozen=True)

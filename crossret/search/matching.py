@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias, TypeGuard, cast
 
 from torch import Tensor
 
-from crossret.files.features import StoredItems, check_dimensions
+from crossret.files.features import StoredItems
 from crossret.files.shards import StoredShards
 from crossret.models.encoded import Encoded
 from crossret.models.protocol import Matcher
@@ -74,6 +74,12 @@ def matched(
         check_dimensions(queries, corpus)
     kernel = cast(Scorer, scorer)
     yield _by_kernel(kernel, query), _features(queries, of_queries), _features(corpus, of_corpus)
+
+
+def check_dimensions(first: StoredItems | StoredShards, second: StoredItems | StoredShards) -> None:
+    """Raise a ValueError that names both files where their features cannot be compared."""
+    if first.dim != second.dim:
+        raise ValueError(f"{first.path}: {first.dim} dimensions, but {second.path} has {second.dim}")
 
 
 def is_model(scorer: Scorer | Matcher) -> TypeGuard[Matcher]:

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 from crossret.files.arrays import write_blocks
-from crossret.files.features import StoredItems, check_dimensions, check_output, why_not_finite
+from crossret.files.features import StoredItems, check_output, why_not_finite
 from crossret.models.protocol import Matcher
 from crossret.search.blocks import Scorer
-from crossret.search.matching import Side, matched
+from crossret.search.matching import Side, check_dimensions, matched
 from crossret.search.stored import WHY_OF_MODEL, StoredEncoded
 
 # Scores of a block: 8 MiB.

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from crossret.data.corpus import PrecomputedCorpus
 from crossret.evaluation.finiteness import why_not_finite
 from crossret.models.encoded import Encoded
@@ -50,13 +52,14 @@ class SplitSource:
 
     def describe(self, side: str) -> Callable[[int], dict[str, Any]]:
         texts, owner, ids = self.corpus.data.captions, self.corpus.image_of_caption, self.corpus.data.ids
-        each = self.corpus.n_captions // self.corpus.n_images
+        counts = np.bincount(owner, minlength=self.corpus.n_images)
+        captions = np.split(np.argsort(owner, kind="stable"), counts.cumsum())
 
         def named(image: int) -> dict[str, str]:
             return {} if ids is None else {"id": ids[image]}
 
         if side == IMAGES:
-            return lambda item: {**named(item), "captions": texts[item * each : (item + 1) * each]}
+            return lambda item: {**named(item), "captions": [texts[own] for own in captions[item]]}
         return lambda item: {"caption": texts[item], "image": int(owner[item]), **named(int(owner[item]))}
 
     def why_not_finite(self, side: str, item: int) -> str | None:

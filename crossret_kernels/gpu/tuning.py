@@ -158,6 +158,10 @@ class TripletLoss:
     SUMMED = 256  # positives whose losses the program that makes them sums up, at most: one program's work
 
 
+class ContrastiveLoss(TripletLoss):
+    """InfoNCE and the sigmoid loss: the same numbers."""
+
+
 class CudaAttention:
     """Stacked cross attention in CUDA C++, whose tiles the library itself chooses."""
 

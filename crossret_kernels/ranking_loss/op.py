@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,16 +10,12 @@ from torch import Tensor
 from crossret_kernels.backends import select_backend
 from crossret_kernels.fastest import asked, fastest_first
 from crossret_kernels.inputs.options import checked
-from crossret_kernels.inputs.tensors import as_integers, check_floating, check_has_values
+from crossret_kernels.inputs.score_matrix import REDUCTIONS, Ids, as_ids, as_loss, check_shape, why_no_kernels
 from crossret_kernels.operations import Kernels, Operand, define, needs_gradient
-from crossret_kernels.ranking_loss.options import REDUCTIONS, LossOptions
+from crossret_kernels.ranking_loss.options import LossOptions
 from crossret_kernels.ranking_loss.reference import triplet_loss_reference
 from crossret_kernels.ranking_loss.torch import triplet_loss_torch
-from crossret_kernels.torch_internals import transformed
 
-Ids = Tensor | Sequence[int] | None
-
-MOST_COLUMNS = 2**24  # which the kernels number by float32
 _OPERANDS = (Operand("scores", "Tensor", True), Operand("image_ids"), Operand("caption_ids"))
 _OPTIONS = "float margin, int negatives, float p, int reduction, SymInt positive_offset"
 # The loss and, for its gradient, statistics of hinges (4, n_rows), float32.
@@ -102,47 +97,8 @@ def triplet_loss(
         work = 2 * scores.numel() * scores.element_size()
         call = asked(options.operation, options.way, (scores,), work, needs_gradient((scores,)))
         first = fastest_first(call, scores.device)
-    chosen = select_backend(backend, scores.device, scores.dtype, _refusal(scores), first=first)
+    chosen = select_backend(backend, scores.device, scores.dtype, why_no_kernels(scores), first=first)
     if chosen not in KERNELS:
         loss = triplet_loss_torch if chosen == "torch" else triplet_loss_reference
         return loss(scores, images, captions, options, positive_offset)
-    made = KERNELS[chosen](scores, images, captions, *options.codes, positive_offset)
-    # As torch's own sums have it, which autocast keeps from overflowing.
-    wide = scores.dtype is torch.float32 or (scores.is_cuda and torch.is_autocast_enabled("cuda"))
-    return made if wide else made.to(scores.dtype)
-
-
-def check_shape(scores: Tensor, offset: int) -> None:
-    """Raise a ValueError or TypeError where scores are none, or have no column for a row's positive."""
-    if not isinstance(scores, Tensor):
-        raise TypeError(f"scores must be a floating-point tensor, not {type(scores).__name__}")
-    check_floating(scores, "scores")
-    check_has_values(scores, "scores")
-    if scores.dim() != 2:
-        raise ValueError(f"scores must have shape (n_rows, n_columns), got {tuple(scores.shape)}")
-    n_rows, n_columns = scores.shape
-    if n_rows > n_columns:
-        raise ValueError(f"scores must have a column for every row's positive, got {tuple(scores.shape)}")
-    if isinstance(offset, bool) or not isinstance(offset, (int, torch.SymInt)):
-        raise TypeError(f"positive_offset must be an integer, not {type(offset).__name__}")
-    if not 0 <= offset <= n_columns - n_rows:
-        raise ValueError(
-            f"positive_offset must lie in 0..{n_columns - n_rows}, as scores are {n_rows} by {n_columns}, not {offset}"
-        )
-
-
-def _refusal(scores: Tensor) -> str | None:
-    """Why no kernels serve them."""
-    if transformed():
-        return "torch.func's transforms and forward-mode differentiation go through 'torch'"
-    return f"its kernels take up to {MOST_COLUMNS} columns" if scores.size(1) > MOST_COLUMNS else None
-
-
-def as_ids(ids: Ids, name: str, scores: Tensor) -> Tensor | None:
-    """(n_columns,) int64 where the scores are; raises a ValueError or TypeError where they are no such ids."""
-    if ids is None:
-        return None
-    tensor = as_integers(ids, name)
-    if tensor.shape != scores.shape[1:]:
-        raise ValueError(f"{name} must hold one id for each of {scores.size(1)} columns, got {tuple(tensor.shape)}")
-    return tensor.to(scores.device).contiguous()
+    return as_loss(KERNELS[chosen](scores, images, captions, *options.codes, positive_offset), scores)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from crossret_kernels.inputs.options import Coded, choose, keep_numbers
+from crossret_kernels.inputs.score_matrix import REDUCTIONS
 
 NEGATIVES = ("hardest", "sum", "softmax")
-REDUCTIONS = ("sum", "mean", "none")
 
 
 @dataclass(frozen=True)

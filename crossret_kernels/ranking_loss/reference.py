@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from crossret_kernels.inputs.score_matrix import in_float32, reduced
 from crossret_kernels.ranking_loss.options import LossOptions
 
 
@@ -12,7 +13,7 @@ def triplet_loss_reference(
     scores: Tensor, image_ids: Tensor | None, caption_ids: Tensor | None, options: LossOptions, offset: int
 ) -> Tensor:
     """A scalar, or (n_rows,), in the scores' dtype."""
-    exact = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    exact = in_float32(scores)
     n = len(exact)
     pairs = torch.arange(n, device=exact.device)
     columns = torch.arange(exact.size(1), device=exact.device)
@@ -25,9 +26,7 @@ def triplet_loss_reference(
     of_columns = (options.margin - positive)[:, None] + exact[:, offset : offset + n].mT
     own = negative[:, offset : offset + n].mT
     losses = _pooled(of_rows, negative, options) + _pooled(of_columns, own, options)
-    if options.reduction != "none":
-        losses = losses.sum() / (max(n, 1) if options.reduction == "mean" else 1)
-    return losses.to(scores.dtype)
+    return reduced(losses, options.reduction).to(scores.dtype)
 
 
 def _pooled(hinges: Tensor, negative: Tensor, options: LossOptions) -> Tensor:

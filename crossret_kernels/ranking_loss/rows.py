@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from crossret_kernels.inputs.options import checked
-from crossret_kernels.ranking_loss.op import Ids, as_ids, check_shape
+from crossret_kernels.inputs.score_matrix import Ids, as_ids, check_shape, in_float32, matches
 from crossret_kernels.ranking_loss.options import LossOptions
-from crossret_kernels.ranking_loss.torch import matches, pooled
+from crossret_kernels.ranking_loss.torch import pooled
 
 
 def triplet_row_loss(
@@ -39,7 +38,7 @@ def triplet_row_loss(
     options = checked(LossOptions, margin, negatives, p, "none")
     check_shape(scores, positive_offset)
     images, captions = as_ids(image_ids, "image_ids", scores), as_ids(caption_ids, "caption_ids", scores)
-    exact = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    exact = in_float32(scores)
     match = matches(exact, images, captions, positive_offset)
     hinges = options.margin - exact.diagonal(positive_offset)[: len(exact), None] + exact
     return pooled(hinges.masked_fill(match, 0).relu(), options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from crossret_kernels.inputs.score_matrix import matches, reduced
 from crossret_kernels.ranking_loss.options import LossOptions
 
 
@@ -21,20 +22,7 @@ def triplet_loss_torch(
     losses = pooled(of_rows.masked_fill(match, 0).relu(), options) + pooled(
         of_columns.masked_fill(match[:, own], 0).relu().T, options
     )
-    if options.reduction == "none":
-        return losses
-    return losses.sum() if options.reduction == "sum" else losses.sum() / max(n_rows, 1)
-
-
-def matches(scores: Tensor, image_ids: Tensor | None, caption_ids: Tensor | None, offset: int) -> Tensor:
-    """(n_rows, n_columns) bool: which are no negatives of each other."""
-    n_rows, n_columns = scores.shape
-    places = torch.arange(n_columns, device=scores.device)
-    match = torch.zeros(n_rows, n_columns, dtype=torch.bool, device=scores.device)
-    for ids in (places, image_ids, caption_ids):
-        if ids is not None:
-            match = match | (ids[offset : offset + n_rows, None] == ids[None, :])
-    return match
+    return reduced(losses, options.reduction)
 
 
 def pooled(hinges: Tensor, options: LossOptions) -> Tensor:

@@ -67,7 +67,7 @@ Source<T> source_of(const SidePart& side, bool normalize, const Stream& stream) 
 }
 
 int64_t chunks_of(const PackedPart& side) {
-  return side.part.n_rows * int64_t{side.dim} * element_bytes(side.dtype) / kChunkBytes;
+  return in_eights(side.part.n_rows) * side.dim * element_bytes(side.dtype) / kChunkBytes;
 }
 
 PackedSide packed_side(const PackedPart& side, const Stream& stream) {
@@ -220,7 +220,8 @@ void pack(const SidePart& side, const void* features, const AttentionChoices& ch
   packing.norms = output<float>(stream, "norms", out.norms, part.n_rows);
   if (choices.normalize) packing.powers = output<float>(stream, "powers", out.powers, part.n_rows);
   packing.items = output<PackedItem>(stream, "items", out.items, part.n_items);
-  packing.dim = out.dim;
+  packing.dim = out.dim, packing.n_rows = part.n_rows;
+  packing.surplus = static_cast<int>(in_eights(part.n_rows) - part.n_rows);
   const Grid grid{part.n_items, blocks_for(part.longest, kPackWarps), kPackThreads};
   const auto run = [&](auto feature, auto packed) {
     using Feature = decltype(feature);

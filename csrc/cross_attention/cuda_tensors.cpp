@@ -126,7 +126,7 @@ gpu::PackedPart packed_in(Room& room, const gpu::Part& part, Dtype dtype, int di
                           bool contexts) {
   gpu::PackedPart packed{};
   packed.part = part, packed.dtype = dtype, packed.dim = dim;
-  packed.rows = room.bytes(int64_t{part.n_rows} * dim * bytes_of(dtype));
+  packed.rows = room.bytes(gpu::in_eights(part.n_rows) * dim * bytes_of(dtype));
   packed.norms = room.bytes<float>(4 * int64_t{part.n_rows});
   packed.powers = room.bytes<float>(choices.normalize ? 4 * int64_t{part.n_rows} : 0);
   packed.items = room.bytes(part.n_items * gpu::packed_item_bytes());
@@ -207,7 +207,7 @@ Tensor pack_side(Tensor features, OptionalTensor extents, OptionalTensor places,
   const Dtype dtype = chosen.wide ? Dtype::float32 : side.dtype;
   const int dim = gpu::packed_dim(side.dim, dtype);
   // Chunks of packed rows are counted in int.
-  STD_TORCH_CHECK(int64_t{side.part.n_rows} * dim < int64_t{1} << 32, "a part has too many packed rows");
+  STD_TORCH_CHECK(gpu::in_eights(side.part.n_rows) * dim < int64_t{1} << 32, "a part has too many packed rows");
   Room counted(nullptr);
   packed_in(counted, side.part, dtype, dim, chosen, contexts);
   const int64_t row_bytes = dim * bytes_of(dtype);
@@ -247,7 +247,7 @@ std::tuple<Tensor, Tensor, Tensor> attention_gradients(Tensor grad_scores, Tenso
   const gpu::GradientParts parts = gpu::gradient_parts(call, stream);
   const gpu::Part &of_context = call.contexts.part, &of_query = call.queries.part;
   const int32_t float32 = aoti_torch_dtype_float32();
-  const int64_t pitch = (of_context.n_rows + int64_t{7}) / 8 * 8;
+  const int64_t pitch = gpu::in_eights(of_context.n_rows);
   const int64_t of_gram = gpu::numbers_of_gram(of_context.longest);
   const Tensor of_similarities = empty<2>({of_query.n_rows, pitch}, code_of(call.queries.dtype), place);
   const Tensor own = empty<2>({parts.context_jobs, of_query.n_rows}, float32, place);

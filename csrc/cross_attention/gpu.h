@@ -15,6 +15,10 @@ struct Part {
   int first, n_items, n_rows, longest, slots;
 };
 
+// Rows up to a multiple of eight, behind a part's own zeros: cuBLAS has kernels for Hopper where sides whose elements
+// follow one another, and strides, are of whole 16 bytes, and takes those of earlier cards elsewhere.
+constexpr int64_t in_eights(int count) { return (count + int64_t{7}) / 8 * 8; }
+
 // Where features of a part lie.
 struct SidePart {
   Part part;
@@ -42,7 +46,7 @@ struct PackedPart {
   Part part;
   Dtype dtype;
   int dim;
-  void* rows;
+  void* rows;  // `in_eights`
   float *norms, *powers;
   void* items;
   void* grams;  // of contexts, else null; `flags` is what is told of their items
@@ -97,7 +101,7 @@ void score_attention(const AttentionCall& call, const PairList& pairs, float* sc
                      const Stream& stream);
 
 // Between rows of what a Gram matrix pulls on, where eight columns are a sector, and its numbers.
-constexpr int64_t gram_pitch(int longest) { return (longest + int64_t{7}) / 8 * 8; }
+constexpr int64_t gram_pitch(int longest) { return in_eights(longest); }
 constexpr int64_t numbers_of_gram(int longest) { return longest * gram_pitch(longest); }
 
 // What similarities and Gram matrices pull on, of all pairs; see `backward.cuh`.

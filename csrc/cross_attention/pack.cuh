@@ -55,7 +55,8 @@ struct Packing {
   Global<Chunk> rows;
   Global<float> norms, powers;  // by what rows were multiplied that are to be divided by their length
   Global<PackedItem> items;
-  int dim;  // of packed rows
+  int dim;              // of packed rows
+  int n_rows, surplus;  // of all items, and of zeros behind them
 };
 
 // The power of two that brings a number of full precision to [1, 2), the greatest ones to [1, 4).
@@ -81,12 +82,19 @@ pack_rows(CROSSRET_PARAMETER Source<Feature> source, CROSSRET_PARAMETER Packing 
   if (block_y() == 0 && thread_index() == 0) store(packing.items, number, item);
   const int row = block_y() * kPackWarps + warp;
   const int64_t to = int64_t{item.first} + row;
-  const Global<ChunkOf<T>> out = Global<ChunkOf<T>>(packing.rows) + to * (packing.dim / of_chunk);
-  if (row >= item.count) {  // slots that stay empty are zeros, so that products may go over them
-    if (row >= source.slots) return;
-    for (int chunk = lane; chunk < packing.dim / of_chunk; chunk += kWarp) store(out, chunk, ChunkOf<T>{});
+  const auto row_of = [&](int64_t place) {
+    return Global<ChunkOf<T>>(packing.rows) + place * (packing.dim / of_chunk);
+  };
+  const auto clear = [&](int64_t place) {  // rows that are zeros, so that products may go over them
+    for (int chunk = lane; chunk < packing.dim / of_chunk; chunk += kWarp) store(row_of(place), chunk, ChunkOf<T>{});
+  };
+  static_assert(kPackWarps >= 7, "a warp for every row of zeros");
+  if (number == 0 && block_y() == 0 && warp < packing.surplus) clear(int64_t{packing.n_rows} + warp);
+  if (row >= item.count) {
+    if (row < source.slots) clear(to);
     return;
   }
+  const Global<ChunkOf<T>> out = row_of(to);
   const Global<const Feature> from = source.features + source.element(number, row);
   float largest = 0.0f;
   for (int d = lane; d < source.dim; d += kWarp) largest = max_or_nan(largest, fabsf(widened(load(from, d))));

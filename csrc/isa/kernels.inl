@@ -1,5 +1,6 @@
 // Every CPU kernel, under the vector type and the namespace that the including file has chosen.
 #include "attention_pool/problem.h"
+#include "contrastive_loss/problem.h"
 #include "cross_attention/problem.h"
 #include "dense/problem.h"
 #include "gated_attention/problem.h"
@@ -26,7 +27,10 @@
 #include "heterogeneous_attention/backward.inl"
 #include "maxsim/both.inl"
 #include "maxsim/best.inl"
+#include "score_matrix/tiles.inl"
 #include "ranking_loss/hinges.inl"
+#include "contrastive_loss/softmax.inl"
+#include "contrastive_loss/sigmoid.inl"
 #include "attention_pool/weights.inl"
 #include "attention_pool/forward.inl"
 #include "attention_pool/backward.inl"

@@ -1,10 +1,10 @@
 #include "ranking_loss/cpu.h"
 
-#include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "pairs/parallel.h"
+#include "score_matrix/bands.h"
 
 namespace crossret {
 
@@ -15,44 +15,8 @@ namespace {
 constexpr int kKinds = 3;       // of statistics
 constexpr int64_t kPart = 256;  // positives that are finished together
 
-// Bands of rows, each with statistics of its own of every column: not of threads, so that these do not show in sums,
-// and few enough that all statistics stay within 24 MiB.
-struct Bands {
-  explicit Bands(int64_t n_rows)
-      : rows(round_up(std::max<int64_t>((n_rows + most(n_rows) - 1) / most(n_rows), 1), kTileRows)),
-        count((n_rows + rows - 1) / rows) {}
-
-  static int64_t most(int64_t n_rows) {
-    return std::clamp<int64_t>((int64_t{2} << 20) / std::max<int64_t>(n_rows, 1), 1, 64);
-  }
-
-  int64_t rows, count;
-};
-
 double work_of(const RankingLossCall& call) {
-  const double per_score = call.negatives == Negatives::softmax ? 16 : 4;
-  return per_score * static_cast<double>(call.n_rows) * static_cast<double>(call.n_columns);
-}
-
-// Of the scores of a tile, widened.
-int64_t scratch_bytes() {
-  Workspace counted;
-  counted.floats(kTileFloats);
-  return counted.bytes();
-}
-
-// Calls run(tile) for every tile of a band, all columns of a tile with positives or none.
-template <class Run>
-void each_tile(const RankingLossCall& call, int64_t first, int64_t last, const Run& run) {
-  const int64_t ends[] = {call.offset, call.offset + call.n_rows, call.n_columns};
-  for (int64_t row = first; row < last; row += kTileRows) {
-    int64_t column = 0;
-    for (int part = 0; part < 3; ++part) {
-      for (; column < ends[part]; column += std::min(kTileColumns, ends[part] - column)) {
-        run(Tile{row, std::min(kTileRows, last - row), column, std::min(kTileColumns, ends[part] - column), part == 1});
-      }
-    }
-  }
+  return (call.negatives == Negatives::softmax ? 16 : 4) * call.elements();
 }
 
 // Statistics of no hinges.
@@ -89,13 +53,13 @@ void measure_ranking_loss(const Kernels& kernels, const RankingLossCall& call, d
   const int64_t n = call.n_rows;
   if (n == 0) return;
   const RankingLossKernels& run = ranking_loss_kernels_of(kernels);
-  const Bands bands(n);
+  const Bands bands(n, kKinds);
   std::vector<float> of_rows(kKinds * n), of_columns(bands.count * kKinds * n);
   const auto columns_of = [&](int64_t band, int64_t at) {
     return HingeStatistics{of_columns.data() + band * kKinds * n + at, n};
   };
   Memory memory;
-  parallel(bands.count, work_of(call), scratch_bytes(), memory, [&](int64_t band, Workspace& workspace) {
+  parallel(bands.count, work_of(call), tile_bytes(), memory, [&](int64_t band, Workspace& workspace) {
     float* const scratch = workspace.floats(kTileFloats);
     const int64_t first = band * bands.rows, last = std::min(first + bands.rows, n);
     clear(call, columns_of(band, 0), n);
@@ -121,16 +85,16 @@ void measure_ranking_loss(const Kernels& kernels, const RankingLossCall& call, d
 
 void differentiate_ranking_loss(const Kernels& kernels, const RankingLossCall& call, const float* grads,
                                 const float* statistics, char* out, int64_t out_row_bytes) {
-  const int64_t n = call.n_rows, element = call.dtype == Dtype::float32 ? 4 : 2;
+  const int64_t n = call.n_rows;
   if (n == 0) return;
   const HingeGradients rows{grads, statistics, statistics + n}, columns{grads, statistics + 2 * n, statistics + 3 * n};
-  const Bands bands(n);
+  const Bands bands(n, kKinds);
   Memory memory;
-  parallel(bands.count, work_of(call), scratch_bytes(), memory, [&](int64_t band, Workspace& workspace) {
+  parallel(bands.count, work_of(call), tile_bytes(), memory, [&](int64_t band, Workspace& workspace) {
     float* const scratch = workspace.floats(kTileFloats);
     const int64_t first = band * bands.rows, last = std::min(first + bands.rows, n);
     each_tile(call, first, last, [&](const Tile& tile) {
-      char* const to = out + tile.row * out_row_bytes + tile.column * element;
+      char* const to = out + tile.row * out_row_bytes + tile.column * call.element_bytes();
       ranking_loss_kernels_of(kernels).differentiate(call, tile, rows, columns, to, out_row_bytes, scratch);
     });
   });

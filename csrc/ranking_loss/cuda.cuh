@@ -12,6 +12,8 @@
 // warp by halves, nine exchanges for eight rows, across the warps of a block once a tile, in shared memory. Nothing is
 // added atomically, and the order of all sums is fixed by the sizes alone.
 #pragma once
+#include <type_traits>
+
 #include "ranking_loss/hinges.cuh"
 
 namespace crossret {
@@ -46,13 +48,14 @@ constexpr LossPlan plan_loss(int n_rows, int n_columns, int multiprocessors) {
 
 // Statistics of a tile: of its rows over its columns at rows + (column tile, row), of the columns that have positives
 // over its rows at columns + (row tile, positive).
-template <class T, Negatives negatives, bool with_ids>
+template <class T, Negatives negatives, int factors, bool with_ids>
 CROSSRET_KERNEL(kTileThreads, 2)
 hinge_statistics(CROSSRET_PARAMETER LossProblem<T> problem, Global<Statistic<negatives>> rows,
                  Global<Statistic<negatives>> columns) {
   CROSSRET_SHARED(float, thresholds, kMostRows);
   CROSSRET_SHARED(int64_t, row_ids, with_ids ? 2 * kMostRows : 1);
   CROSSRET_SHARED(Statistic<negatives>, of_rows, kMostWarps * kMostRows);
+  const Slope slope{factors, problem.slope};
   const int thread = thread_index(), lane = thread % kWarp, warp = thread / kWarp;
   const int first = block_x() * problem.tile_rows, left = problem.n_rows - first;
   const int height = left < problem.tile_rows ? left : problem.tile_rows;
@@ -84,26 +87,20 @@ hinge_statistics(CROSSRET_PARAMETER LossProblem<T> problem, Global<Statistic<neg
     Scores scores;
     load_scores(problem, own, row, some, scores);
     scores.negative = negatives_of(problem, own, row, some);
-    if constexpr (with_ids) {
-#pragma unroll
-      for (int i = 0; i < kStep; ++i) {
-        if (i >= some) continue;
-        const int64_t mine[2] = {row_ids[r + i], row_ids[kMostRows + r + i]};
-#pragma unroll
-        for (int k = 0; k < kVector; ++k) {
-          if (mine[0] == ids[0][k] || mine[1] == ids[1][k]) scores.negative &= ~(1u << (i * kVector + k));
-        }
-      }
-    }
+    if constexpr (with_ids) drop_equals(row_ids, r, some, ids, scores);
     const auto threshold = [&](int i) -> float { return i < some ? static_cast<float>(thresholds[r + i]) : 0.0f; };
     Statistic<negatives> of_row;
-    // Most warps meet no positive, no edge and no equal ids; beside powers a mask costs little.
-    if (negatives != Negatives::softmax && all(scores.negative == ~0u)) {
-      of_row = measure_rows<negatives, false>(scores, threshold, own, lane, problem.slope);
-      if (some_positive) measure_columns<negatives, false>(scores, column_thresholds, row, of_columns, problem.slope);
+    const auto measure = [&](auto masked) {
+      constexpr bool some_none = decltype(masked)::value;
+      if (some_positive) measure_columns<negatives, some_none>(scores, column_thresholds, row, of_columns, slope);
+      // Hinges of rows take the scores' registers.
+      of_row = measure_rows<negatives, some_none>(scores, threshold, own, lane, slope);
+    };
+    // Most warps meet no positive, no edge and no equal ids.
+    if (all(scores.negative == ~0u)) {
+      measure(std::false_type{});
     } else {
-      of_row = measure_rows<negatives, true>(scores, threshold, own, lane, problem.slope);
-      if (some_positive) measure_columns<negatives, true>(scores, column_thresholds, row, of_columns, problem.slope);
+      measure(std::true_type{});
     }
     if (lane % (kWarp / kStep) == 0) of_rows[warp * kMostRows + r + row_of(lane)] = of_row;
   }
@@ -116,7 +113,7 @@ hinge_statistics(CROSSRET_PARAMETER LossProblem<T> problem, Global<Statistic<neg
   sync_block();
   for (int r = thread; r < height; r += block_threads()) {
     Statistic<negatives> sum = of_rows[r];
-    for (int w = 1; w < block_threads() / kWarp; ++w) merge(sum, of_rows[w * kMostRows + r], problem.slope);
+    for (int w = 1; w < block_threads() / kWarp; ++w) merge(sum, of_rows[w * kMostRows + r], slope);
     store(rows, int64_t{block_y()} * problem.n_rows + first + r, sum);
   }
 }
@@ -203,16 +200,17 @@ struct LossGradient {
   Global<const float> statistics;
 };
 
-// ∂loss/∂hinge times a gradient, of each hinge's row or column; of no hinge 0, whatever the gradient.
-CROSSRET_DEVICE void pull(const float (&hinges)[kVector], const float (&grads)[kVector], const Scale (&keys)[kVector],
-                          const Slope& slope, float (&made)[kVector]) {
-  float ratios[kVector];
-  // loss / M is a norm of hinges / M, so that M cancels: (h / loss)ᵖ⁻¹
-#pragma unroll
-  for (int k = 0; k < kVector; ++k) ratios[k] = ratio(hinges[k], keys[k], slope);
-  power(ratios, slope, made);
-#pragma unroll
-  for (int k = 0; k < kVector; ++k) made[k] = hinges[k] == 0.0f ? 0.0f : grads[k] * made[k];
+// ∂loss/∂hinge times a gradient, of a hinge's row or column; of no hinge 0, whatever the gradient.
+template <Negatives negatives>
+CROSSRET_DEVICE float pull(float hinge, float grad, float scale, const Slope& slope) {
+  if constexpr (negatives == Negatives::softmax) {
+    // loss / M is a norm of hinges / M, so that M cancels: (h / loss)ᵖ⁻¹
+    const float ratios[1] = {ratio(hinge, scale, slope)};
+    float powers[1];
+    power(ratios, slope, powers);
+    grad *= powers[0];
+  }
+  return hinge == 0.0f ? 0.0f : grad;
 }
 
 template <class T>
@@ -231,10 +229,14 @@ CROSSRET_DEVICE void store_row(const LossProblem<T>& problem, const Columns<T>& 
   }
 }
 
+// That fit a multiprocessor: registers that three leave hold neither ids nor logarithms.
+template <Negatives negatives, int factors, bool with_ids>
+constexpr int kGradientBlocks = with_ids || (negatives == Negatives::softmax && factors == 0) ? 2 : 3;
+
 // The gradient of a tile of scores, rows of which lie without gaps. The hardest are known by their places: neither
 // scores nor ids are read.
-template <class T, Negatives negatives, bool with_ids>
-CROSSRET_KERNEL(kTileThreads, 2)
+template <class T, Negatives negatives, int factors, bool with_ids>
+CROSSRET_KERNEL(kTileThreads, (kGradientBlocks<negatives, factors, with_ids>))
 score_gradients(CROSSRET_PARAMETER LossProblem<T> problem, CROSSRET_PARAMETER LossGradient given, Global<T> out) {
   constexpr bool hardest = negatives == Negatives::hardest, softmax = negatives == Negatives::softmax;
   static_assert(!(hardest && with_ids), "ids are not read");
@@ -243,17 +245,19 @@ score_gradients(CROSSRET_PARAMETER LossProblem<T> problem, CROSSRET_PARAMETER Lo
   CROSSRET_SHARED(float, of_positives, kMostRows);
   CROSSRET_SHARED(float, thresholds, hardest ? 1 : kMostRows);
   CROSSRET_SHARED(int64_t, row_ids, with_ids ? 2 * kMostRows : 1);
+  const Slope slope{factors, problem.slope};
   const int thread = thread_index(), n_rows = problem.n_rows;
   const int first = block_x() * problem.tile_rows, left = n_rows - first;
   const int height = left < problem.tile_rows ? left : problem.tile_rows;
   const Global<const float> row_keys = given.statistics, row_totals = row_keys + n_rows;
   const Global<const float> column_keys = row_totals + n_rows, column_totals = column_keys + n_rows;
+  const auto key_of = [&](float key) { return softmax ? scale_of(key, slope) : key; };
   for (int r = thread; r < height; r += block_threads()) {
     const int i = first + r;
     const float grad = load(given.grads, i * given.stride) * given.weight;
     const float total = load(row_totals, i) + load(column_totals, i);
     grads[r] = grad;
-    keys[r] = load(row_keys, i);
+    keys[r] = key_of(load(row_keys, i));
     of_positives[r] = total != 0.0f ? 0.0f - grad * total : 0.0f;
     if constexpr (!hardest) thresholds[r] = threshold_of(problem, i);
     if constexpr (with_ids) {
@@ -264,7 +268,6 @@ score_gradients(CROSSRET_PARAMETER LossProblem<T> problem, CROSSRET_PARAMETER Lo
   }
   const Columns<T> own = own_columns(problem);
   float own_grads[kVector], own_keys[kVector], own_thresholds[kVector];
-  Scale own_scales[kVector];
   bool some_positive = false;
 #pragma unroll
   for (int k = 0; k < kVector; ++k) {
@@ -272,9 +275,8 @@ score_gradients(CROSSRET_PARAMETER LossProblem<T> problem, CROSSRET_PARAMETER Lo
     const int i = positive ? own[k] - problem.offset : 0;
     some_positive = some_positive || positive;
     own_grads[k] = positive ? load(given.grads, i * given.stride) * given.weight : 0.0f;
-    own_keys[k] = positive ? load(column_keys, i) : -1.0f;
-    own_thresholds[k] = positive && !hardest ? threshold_of(problem, i) : 0.0f;
-    if constexpr (softmax) own_scales[k] = scale_of(own_keys[k]);
+    own_keys[k] = key_of(positive ? load(column_keys, i) : -1.0f);
+    own_thresholds[k] = positive && !hardest ? threshold_of(problem, i) : -INFINITY;  // beside which no hinge is
   }
   int64_t ids[2][kVector] = {};
   if constexpr (with_ids) load_ids(problem, own, ids);
@@ -282,62 +284,52 @@ score_gradients(CROSSRET_PARAMETER LossProblem<T> problem, CROSSRET_PARAMETER Lo
 
   for (int r = 0; r < height; r += kStep) {
     const int row = first + r, some = height - r;
-    Scores scores;
+    Scores scores{};
     if constexpr (!hardest) {
       load_scores(problem, own, row, some, scores);
       scores.negative = negatives_of(problem, own, row, some);
     }
+    if constexpr (with_ids) drop_equals(row_ids, r, some, ids, scores);
+    const auto differentiate = [&](auto masked) {
+      constexpr bool some_none = decltype(masked)::value;
 #pragma unroll
-    for (int i = 0; i < kStep; ++i) {
-      if (i >= some) continue;
-      const float grad = grads[r + i], key = keys[r + i];
-      float made[kVector];
-      if constexpr (hardest) {
-#pragma unroll
-        for (int k = 0; k < kVector; ++k) {
-          made[k] = static_cast<float>(own[k]) == key ? grad : 0.0f;
-          if (static_cast<float>(row + i) == own_keys[k]) made[k] += own_grads[k];
-        }
-      } else {
-        if constexpr (with_ids) {
-          const int64_t mine[2] = {row_ids[r + i], row_ids[kMostRows + r + i]};
-#pragma unroll
-          for (int k = 0; k < kVector; ++k) {
-            if (mine[0] == ids[0][k] || mine[1] == ids[1][k]) scores.negative &= ~(1u << (i * kVector + k));
-          }
-        }
-        const float threshold = thresholds[r + i];
-        float of_row[kVector], of_column[kVector];
+      for (int i = 0; i < kStep; ++i) {
+        if (some_none && i >= some) continue;
+        const float grad = grads[r + i], key = keys[r + i];
+        float made[kVector];
 #pragma unroll
         for (int k = 0; k < kVector; ++k) {
-          const float hinge = hinge_of<true>(own_thresholds[k], scores, i, k);
-          of_row[k] = hinge_of<true>(threshold, scores, i, k);
-          of_column[k] = has_positive(problem, own[k]) ? hinge : 0.0f;
-        }
-        if constexpr (softmax) {
-          const Scale scale = scale_of(key);
-          const float row_grads[kVector] = {grad, grad, grad, grad};
-          const Scale row_scales[kVector] = {scale, scale, scale, scale};
-          pull(of_row, row_grads, row_scales, problem.slope, made);
-          if (some_positive) {
-            float more[kVector];
-            pull(of_column, own_grads, own_scales, problem.slope, more);
-#pragma unroll
-            for (int k = 0; k < kVector; ++k) made[k] += more[k];
+          if constexpr (hardest) {
+            made[k] = static_cast<float>(own[k]) == key ? grad : 0.0f;
+          } else {
+            made[k] = pull<negatives>(hinge_of<some_none>(thresholds[r + i], scores, i, k), grad, key, slope);
           }
-        } else {
+        }
+        if (some_positive) {
 #pragma unroll
           for (int k = 0; k < kVector; ++k) {
-            made[k] = of_row[k] == 0.0f ? 0.0f : grad;
-            if (of_column[k] != 0.0f) made[k] += own_grads[k];
+            if constexpr (hardest) {
+              if (static_cast<float>(row + i) == own_keys[k]) made[k] += own_grads[k];
+            } else {
+              const float hinge = hinge_of<some_none>(own_thresholds[k], scores, i, k);
+              made[k] += pull<negatives>(hinge, own_grads[k], own_keys[k], slope);
+            }
           }
         }
-      }
+        if constexpr (some_none) {
 #pragma unroll
-      for (int k = 0; k < kVector; ++k) {
-        if (own[k] - problem.offset == row + i) made[k] = of_positives[r + i];
+          for (int k = 0; k < kVector; ++k) {
+            if (own[k] - problem.offset == row + i) made[k] = of_positives[r + i];
+          }
+        }
+        store_row(problem, own, out + int64_t{row + i} * problem.n_columns, made);
       }
-      store_row(problem, own, out + int64_t{row + i} * problem.n_columns, made);
+    };
+    // Most warps meet no positive, no edge and no equal ids. Of the hardest there is little to do.
+    if (!hardest && all(scores.negative == ~0u)) {
+      differentiate(std::false_type{});
+    } else {
+      differentiate(std::true_type{});
     }
   }
 }

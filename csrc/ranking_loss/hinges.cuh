@@ -13,18 +13,11 @@ constexpr int kMostWarps = 8, kMostRows = 128;  // of a tile
 constexpr int kTileThreads = kMostWarps * kWarp;
 constexpr int kNowhere = 0x7FFFFFFF;
 
-// p − 1: a product of `whole` factors where that is a whole number below 64, which then is not negative.
+// p − 1: a product of so many factors, which a kernel is compiled for; by logarithms where they are 0.
 struct Slope {
-  int whole;
+  int factors;
   float value;
 };
-
-inline Slope slope_of(double order) {
-  // From 2⁴⁰ on, powers of float32 below 1 are 0 and their order does not show.
-  const double slope = order - 1 < 0x1p40 ? order - 1 : 0x1p40;
-  const bool product = slope < 64 && slope == static_cast<int>(slope);
-  return {product ? static_cast<int>(slope) : -1, static_cast<float>(slope)};
-}
 
 // Whether every fourth element of every row, from the first on, lies where four can be accessed at once.
 template <class T>
@@ -40,7 +33,7 @@ struct LossProblem {
   int n_rows, n_columns, offset;
   int tile_rows;  // a multiple of kStep
   float margin;
-  Slope slope;
+  float slope;  // p − 1
   // Two ids of every column, twice the same where there is one kind; null where all differ.
   Global<const int64_t> ids[2];
   bool aligned;  // the scores, and the gradient where it is written: `in_fours`
@@ -82,39 +75,34 @@ CROSSRET_DEVICE Statistic<negatives> no_hinges() {
 // values[i] to the power of the slope; all are at most 1.
 template <int n>
 CROSSRET_DEVICE void power(const float (&values)[n], const Slope& slope, float (&powers)[n]) {
-  if (slope.whole >= 0) {
-    float squares[n];
 #pragma unroll
-    for (int i = 0; i < n; ++i) powers[i] = 1.0f, squares[i] = values[i];
-#pragma unroll 1
-    for (int bits = slope.whole; bits != 0; bits >>= 1) {
-      const bool factor = (bits & 1) != 0;
-#pragma unroll
-      for (int i = 0; i < n; ++i) {
-        powers[i] *= factor ? squares[i] : 1.0f;
-        squares[i] *= squares[i];
-      }
+  for (int i = 0; i < n; ++i) {
+    if (slope.factors == 0) {
+      powers[i] = values[i] == 0.0f ? 0.0f : exp2f(log2f(values[i]) * slope.value);
+      continue;
     }
-  } else {
+    powers[i] = 1.0f;
+    float square = values[i];
 #pragma unroll
-    for (int i = 0; i < n; ++i) powers[i] = values[i] == 0.0f ? 0.0f : exp2f(log2f(values[i]) * slope.value);
+    for (int bits = slope.factors; bits != 0; bits >>= 1) {
+      if ((bits & 1) != 0) powers[i] *= square;
+      square *= square;
+    }
   }
 }
 
-// What hinges are divided by; those below the normal range are beside nothing.
-struct Scale {
-  float value, inverse;
-};
-
-CROSSRET_DEVICE Scale scale_of(float value) {
+// What hinges are brought to ratios by: its inverse for products, itself where a large power would show how an inverse
+// is rounded. Values below the normal range are beside nothing.
+CROSSRET_DEVICE float scale_of(float value, const Slope& slope) {
   const float least = 1.17549435e-38f, bounded = value < least ? least : value;
-  return {bounded, 1.0f / bounded};
+  return slope.factors != 0 ? 1.0f / bounded : bounded;
 }
 
-// h / scale, at most 1 but for NaN. Large powers show how an inverse is rounded: equals are to have a quotient of 1.
-CROSSRET_DEVICE float ratio(float hinge, const Scale& scale, const Slope& slope) {
-  const float quotient = slope.whole >= 0 ? hinge * scale.inverse : hinge / scale.value;
-  return hinge == 0.0f ? 0.0f : quotient > 1.0f ? 1.0f : quotient;
+// h / what the scale is of; where powers may be large at most 1, but for NaN.
+CROSSRET_DEVICE float ratio(float hinge, float scale, const Slope& slope) {
+  if (slope.factors != 0) return hinge * scale;
+  const float quotient = hinge / scale;
+  return quotient > 1.0f ? 1.0f : quotient;
 }
 
 // To a greater scale, by quotients, as there is one after the other: roundings of inverses would add up.
@@ -269,8 +257,7 @@ CROSSRET_DEVICE float hinge_of(float threshold, const Scores& scores, int r, int
 
 // A step's hinges of n rows or columns with one threshold, to their statistics. place(i) are their places.
 template <int n, class Place>
-CROSSRET_DEVICE void add(Statistic<Negatives::hardest>& kept, const float (&hinges)[n], const Slope&,
-                         const Place& place) {
+CROSSRET_DEVICE void add(Statistic<Negatives::hardest>& kept, const float (&hinges)[n], const Place& place) {
 #pragma unroll
   for (int i = 0; i < n; ++i) {
     const int bits = bits_of(hinges[i]);
@@ -278,7 +265,7 @@ CROSSRET_DEVICE void add(Statistic<Negatives::hardest>& kept, const float (&hing
   }
 }
 template <int n, class Place>
-CROSSRET_DEVICE void add(Statistic<Negatives::sum>& kept, const float (&hinges)[n], const Slope&, const Place&) {
+CROSSRET_DEVICE void add(Statistic<Negatives::sum>& kept, const float (&hinges)[n], const Place&) {
 #pragma unroll
   for (int i = 0; i < n; ++i) {
     kept.sum += hinges[i];
@@ -287,7 +274,7 @@ CROSSRET_DEVICE void add(Statistic<Negatives::sum>& kept, const float (&hinges)[
 }
 // To a statistic of a scale that is at least the hinges.
 template <int n>
-CROSSRET_DEVICE void add_powers(float& powers, float& slopes, const float (&hinges)[n], const Scale& scale,
+CROSSRET_DEVICE void add_powers(float& powers, float& slopes, const float (&hinges)[n], float scale,
                                 const Slope& slope) {
   float ratios[n], made[n];
 #pragma unroll
@@ -295,7 +282,6 @@ CROSSRET_DEVICE void add_powers(float& powers, float& slopes, const float (&hing
   power(ratios, slope, made);
 #pragma unroll
   for (int i = 0; i < n; ++i) {
-    if (hinges[i] == 0.0f) made[i] = 0.0f;
     powers += made[i] * ratios[i];
     slopes += made[i];
   }
@@ -310,12 +296,11 @@ CROSSRET_DEVICE int most_of(const float (&hinges)[n]) {
   }
   return most;
 }
-template <int n, class Place>
-CROSSRET_DEVICE void add(Statistic<Negatives::softmax>& kept, const float (&hinges)[n], const Slope& slope,
-                         const Place&) {
+template <int n>
+CROSSRET_DEVICE void add(Statistic<Negatives::softmax>& kept, const float (&hinges)[n], const Slope& slope) {
   const int most = most_of(hinges);
   if (most > kept.most) rescale(kept, most, slope);
-  if (most > 0) add_powers(kept.powers, kept.slopes, hinges, scale_of(float_of(kept.most)), slope);
+  add_powers(kept.powers, kept.slopes, hinges, scale_of(float_of(kept.most), slope), slope);
 }
 
 // A step's statistics of the row that a lane has, over the columns of the warp.
@@ -337,13 +322,13 @@ CROSSRET_DEVICE Statistic<negatives> measure_rows(const Scores& scores, const Th
       most[r] = most_of(hinges);
     }
     const int own = gather_rows(most, lane, slope);
+    const float scale = scale_of(float_of(own), slope);
     Statistic<Negatives::sum> sums[kStep];
 #pragma unroll
     for (int r = 0; r < kStep; ++r) {
       hinges_of(r, hinges);
       sums[r] = {0.0f, 0.0f};
-      const Scale scale = scale_of(float_of(shuffle(own, r * (kWarp / kStep))));
-      add_powers(sums[r].sum, sums[r].count, hinges, scale, slope);
+      add_powers(sums[r].sum, sums[r].count, hinges, shuffle(scale, r * (kWarp / kStep)), slope);
     }
     const Statistic<Negatives::sum> sum = gather_rows(sums, lane, slope);
     return {own, sum.sum, sum.count};
@@ -369,7 +354,7 @@ CROSSRET_DEVICE Statistic<negatives> measure_rows(const Scores& scores, const Th
     for (int r = 0; r < kStep; ++r) {
       rows[r] = no_hinges<negatives>();
       hinges_of(r, hinges);
-      add(rows[r], hinges, slope, [&](int k) { return columns[k]; });
+      add(rows[r], hinges, [&](int k) { return columns[k]; });
     }
     return gather_rows(rows, lane, slope);
   }
@@ -383,7 +368,11 @@ CROSSRET_DEVICE void measure_columns(const Scores& scores, const float (&thresho
     float hinges[kStep];
 #pragma unroll
     for (int r = 0; r < kStep; ++r) hinges[r] = hinge_of<masked>(thresholds[k], scores, r, k);
-    add(of_columns[k], hinges, slope, [=](int r) { return row + r; });
+    if constexpr (negatives == Negatives::softmax) {
+      add(of_columns[k], hinges, slope);
+    } else {
+      add(of_columns[k], hinges, [=](int r) { return row + r; });
+    }
   }
 }
 
@@ -406,6 +395,20 @@ CROSSRET_DEVICE void load_ids(const LossProblem<T>& problem, const Columns<T>& c
 #pragma unroll
     for (int k = 0; k < kVector; ++k) {
       ids[kind][k] = columns[k] < problem.n_columns ? load(problem.ids[kind], columns[k]) : 0;
+    }
+  }
+}
+
+// Of a tile's rows from the r-th on, whose ids of either kind lie kMostRows apart: no negatives where ids are equal.
+template <class Ids>
+CROSSRET_DEVICE void drop_equals(Ids& row_ids, int r, int some, const int64_t (&ids)[2][kVector], Scores& scores) {
+#pragma unroll
+  for (int i = 0; i < kStep; ++i) {
+    if (i >= some) continue;
+    const int64_t mine[2] = {row_ids[r + i], row_ids[kMostRows + r + i]};
+#pragma unroll
+    for (int k = 0; k < kVector; ++k) {
+      if (mine[0] == ids[0][k] || mine[1] == ids[1][k]) scores.negative &= ~(1u << (i * kVector + k));
     }
   }
 }

@@ -147,57 +147,29 @@ struct Hinges<Negatives::softmax> {
   }
 };
 
-// Floats, `ld` from row to row, of a tile of scores.
-struct TileScores {
-  const float* scores;
-  int64_t ld;
-};
-
-static TileScores widened(const RankingLossCall& call, const Tile& tile, float* scratch) {
-  const char* const first = call.scores + tile.row * call.row_bytes;
-  if (call.dtype == Dtype::float32) {
-    return {reinterpret_cast<const float*>(first) + tile.column, call.row_bytes / static_cast<int64_t>(sizeof(float))};
-  }
-  for (int64_t r = 0; r < tile.rows; ++r) {
-    const auto* const row = reinterpret_cast<const uint16_t*>(first + r * call.row_bytes) + tile.column;
-    for (int64_t c = 0; c < tile.columns; c += V::width) {
-      const int64_t left = tile.columns - c;
-      const F s = call.dtype == Dtype::bfloat16 ? V::load_bf16(row + c, left) : V::load_f16(row + c, left);
-      V::store(scratch + r * kTileColumns + c, s, left);
-    }
-  }
-  return {scratch, kTileColumns};
-}
-
-// Calls step(r, row, c, left, hinges of the row, hinges of the columns) for every vector of a tile of scores, then
-// done(r) for every row. `row` is whatever start(r) returned.
+// Calls step(row, r, c, left, hinges of the row, hinges of the columns) for every vector of a tile of scores, then
+// done(row, r) for every row. `row` is whatever start(r) returned.
 template <class Start, class Step, class Done>
 static inline __attribute__((always_inline)) void each_hinge(const RankingLossCall& call, const Tile& tile,
                                                              const TileScores& from, const Start& start,
                                                              const Step& step, const Done& done) {
-  const float *const labels = call.labels[0] + tile.column, *const others = call.labels[1] + tile.column;
+  using Own = decltype(start(0));
+  struct Row {
+    Own own;
+    F threshold;
+  };
   const float* const thresholds = call.thresholds + (tile.matched ? tile.column - call.offset : 0);
-  for (int64_t r = 0; r < tile.rows; ++r) {
-    const int64_t positive = tile.row + r + call.offset;
-    const F label = V::set(call.labels[0][positive]), other = V::set(call.labels[1][positive]);
-    const F threshold = V::set(call.thresholds[tile.row + r]);
-    auto row = start(r);
-    const auto at = [&](int64_t c, int64_t left) __attribute__((always_inline)) {
-      const F s = V::load(from.scores + r * from.ld + c, left);
-      const V::Mask negative =
-          V::nonzero(V::mul(V::sub(V::load(labels + c, left), label), V::sub(V::load(others + c, left), other)));
-      const auto hinge = [&](F alpha) __attribute__((always_inline)) {
-        // max keeps a NaN in its second operand.
-        const F positive = V::max(V::zero(), V::add(alpha, s));
-        return V::keep_first(V::select(negative, positive, V::zero()), left);
-      };
-      step(row, r, c, left, hinge(threshold), [&] { return hinge(V::load(thresholds + c, left)); });
-    };
-    int64_t c = 0;
-    for (; c + V::width <= tile.columns; c += V::width) at(c, V::width);
-    if (c < tile.columns) at(c, tile.columns - c);
-    done(row, r);
-  }
+  each_vector(
+      call, tile, from, [&](int64_t r) { return Row{start(r), V::set(call.thresholds[tile.row + r])}; },
+      [&](Row& row, int64_t r, int64_t c, int64_t left, F s, V::Mask negative) __attribute__((always_inline)) {
+        const auto hinge = [&](F alpha) __attribute__((always_inline)) {
+          // max keeps a NaN in its second operand.
+          const F positive = V::max(V::zero(), V::add(alpha, s));
+          return V::keep_first(V::select(negative, positive, V::zero()), left);
+        };
+        step(row.own, r, c, left, hinge(row.threshold), [&] { return hinge(V::load(thresholds + c, left)); });
+      },
+      [&](Row& row, int64_t r) { done(row.own, r); });
 }
 
 // The greatest hinges of rows and columns, to which their statistics are rescaled.
@@ -319,16 +291,7 @@ static void differentiate_tile(const RankingLossCall& call, const Tile& tile, co
         const int64_t i = tile.row + r, at = i - first;
         const float total = rows.totals[i] + columns.totals[i];
         if (matched && at >= 0 && at < tile.columns) row.to[at] = total != 0.0f ? 0.0f - rows.grads[i] * total : 0.0f;
-        if (call.dtype == Dtype::float32) return;
-        auto* const halves = reinterpret_cast<uint16_t*>(out + r * out_row_bytes);
-        for (int64_t c = 0; c < tile.columns; c += V::width) {
-          const F sum = V::load(made + c, tile.columns - c);
-          if (call.dtype == Dtype::bfloat16) {
-            V::store_bf16(halves + c, sum, tile.columns - c);
-          } else {
-            V::store_f16(halves + c, sum, tile.columns - c);
-          }
-        }
+        narrow(call, made, tile.columns, out + r * out_row_bytes);
       });
 }
 

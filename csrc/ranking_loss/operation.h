@@ -7,15 +7,14 @@ namespace crossret {
 
 inline RankingLossArguments take_ranking_loss(Arguments& arguments) {
   constexpr Negatives negatives[] = {Negatives::hardest, Negatives::sum, Negatives::softmax};
-  constexpr Reduction reductions[] = {Reduction::sum, Reduction::mean, Reduction::none};
   // In the schema's order, as those of an initialiser are.
   RankingLossArguments given{arguments.take<torch::stable::Tensor>(),
-                             arguments.take<std::optional<torch::stable::Tensor>>(),
-                             arguments.take<std::optional<torch::stable::Tensor>>(),
+                             arguments.take<Ids>(),
+                             arguments.take<Ids>(),
                              arguments.take<double>(),
                              chosen("negatives", negatives, arguments.take<int64_t>()),
                              arguments.take<double>(),
-                             chosen("reduction", reductions, arguments.take<int64_t>()),
+                             reduction_of(arguments.take<int64_t>()),
                              arguments.take<int64_t>()};
   arguments.finish();
   return given;

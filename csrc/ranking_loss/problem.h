@@ -1,11 +1,10 @@
 // What the ranking losses' kernels are given, and their entry points under one instruction set.
 #pragma once
-#include "pairs/side.h"
+#include "score_matrix/matrix.h"
 
 namespace crossret {
 
 enum class Negatives : int { hardest, sum, softmax };
-enum class Reduction : int { sum, mean, none };
 
 // An exponent of at least 0: whole, and a fraction in units of 2⁻³².
 struct Exponent {
@@ -13,17 +12,10 @@ struct Exponent {
   uint32_t fraction;
 };
 
-// Image i and caption i + offset match. A row and a column are negatives of each other where their labels of either
-// kind differ.
-struct RankingLossCall {
-  const char* scores;
-  int64_t row_bytes;
-  Dtype dtype;
-  int64_t n_rows, n_columns, offset;
+struct RankingLossCall : ScoreMatrix {
   Negatives negatives;
   Exponent slope;           // p − 1 of the ℓ_p norm
   const float* thresholds;  // (n_rows) α − S of each positive
-  const float* labels[2];   // (n_columns)
 };
 
 // Of rows or columns, one after the other; three kinds, `stride` apart. hardest: the greatest hinge and its place, −1
@@ -41,14 +33,6 @@ struct HingeStatistics {
 struct HingeGradients {
   const float *grads, *keys, *totals;
 };
-
-struct Tile {
-  int64_t row, rows, column, columns;  // at most kTileRows and kTileColumns of them
-  bool matched;                        // whether the columns have positives here: all, or none
-};
-
-constexpr int64_t kTileRows = 32, kTileColumns = 1024;  // with what is kept of the columns in the first-level cache
-constexpr int64_t kTileFloats = kTileRows * kTileColumns;
 
 struct RankingLossKernels {
   // Adds the hinges of a tile to the statistics of its rows and, where they have positives, of its columns, which begin

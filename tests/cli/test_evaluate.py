@@ -28,7 +28,7 @@ def test_evaluate_prints_and_writes_the_figures(
     figures = tmp_path / "figures.json"
     assert crossret("evaluate", trained, data, "--output", figures, *(["--five-fold"] if five_fold else [])) == 0
     contents = json.loads(figures.read_text())
-    assert contents["five_fold"] is five_fold
+    assert contents["folds"] == (5 if five_fold else 1)
     assert contents["members"] == [str(trained)]
     assert "ensemble" not in crossret.out
     assert f"{contents['rsum']:.1f}" in crossret.out

@@ -169,7 +169,7 @@ def test_what_photographs_need_is_said(
         photographed, "--split", "train", "--photographs", pictures
     )
     (tmp_path / "empty").mkdir()
-    assert "empty: no pictures of image 391" in mistake(photographed, "--photographs", tmp_path / "empty")
+    assert "empty: no pictures in it" in mistake(photographed, "--photographs", tmp_path / "empty")
 
 
 def test_search_shows_the_names_of_images(

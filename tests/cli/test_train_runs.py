@@ -181,6 +181,54 @@ def test_fine_tuning_goes_on_from_a_model(crossret: Cli, data: Path, trained: Pa
     assert crossret(*command, "--learning-rate", "1e-30", "--set", "margin=0.3", "--epochs", "2", "--resume") == 0
 
 
+@pytest.mark.parametrize("model", TINY_MODELS)
+def test_every_model_trains_by_any_loss(crossret: Cli, data: Path, tmp_path: Path, model: str) -> None:
+    """Its numbers are learnt and saved with the model; a training of two epochs is one that was resumed."""
+    command = ["train", data, "--model", model, *TINY, *TINY_MODELS[model], "--threads", "1", "--output"]
+    starts = {"infonce": {"log_scale": np.log(1 / 0.07)}, "sigmoid": {"log_scale": np.log(10), "bias": -10.0}}
+    for loss, numbers in starts.items():
+        run = tmp_path / loss
+        assert crossret(*command, run, "--loss", loss, "--epochs", "2") == 0, crossret.err
+        learnt, _ = load_model(run / "best")
+        assert learnt.config.loss == loss
+        found = {
+            name.rpartition("matching_loss.")[2]: parameter.item()
+            for name, parameter in learnt.named_parameters()
+            if "matching_loss." in name
+        }
+        assert found.keys() == numbers.keys()
+        assert all(found[name] != pytest.approx(start, abs=1e-5) for name, start in numbers.items())
+        terms = json.loads((run / "log.jsonl").read_text().splitlines()[0])
+        assert loss in terms or model in ("scan", "han", "vse", "oan")
+    again = tmp_path / "again"
+    assert crossret(*command, again, "--set", "loss=sigmoid", "--epochs", "1") == 0, crossret.err
+    assert crossret(*command, again, "--loss", "sigmoid", "--epochs", "2", "--resume") == 0, crossret.err
+    assert (again / "checkpoint.safetensors").read_bytes() == (run / "checkpoint.safetensors").read_bytes()
+
+
+def test_a_fine_tuned_model_may_have_another_loss(crossret: Cli, data: Path, trained: Path, tmp_path: Path) -> None:
+    """Which starts with numbers of its own; then they are the model's."""
+    command = ["train", data, "--fine-tune", trained, "--epochs", "1", "--learning-rate", "1e-30", "--output"]
+    assert crossret(*command, tmp_path / "run", "--loss", "infonce") == 0, crossret.err
+    base, tuned = (load_model(run / "best")[0].state_dict() for run in (trained, tmp_path / "run"))
+    assert tuned.pop("matching_loss.log_scale").item() == pytest.approx(np.log(1 / 0.07))
+    assert tuned.keys() == base.keys()
+    command[3] = tmp_path / "run"
+    assert crossret(*command, tmp_path / "back", "--loss", "triplet") == 0, crossret.err
+    back = load_model(tmp_path / "back" / "best")[0].state_dict()
+    assert back.keys() == base.keys()
+    for name, tensor in base.items():
+        torch.testing.assert_close(back[name], tensor)
+
+
+def test_what_the_loss_does_not_use_is_refused(crossret: Cli, data: Path, tmp_path: Path) -> None:
+    options = ["train", data, "--output", tmp_path / "run", "--loss", "infonce"]
+    assert crossret(*options, "--set", "margin=0.3") == 2
+    assert "margin=0.3 makes no difference to this scan: leave it out, or choose loss=triplet" in crossret.err
+    assert crossret(*options, "--set", "loss=sigmoid") == 2
+    assert "loss is set twice" in crossret.err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -125,7 +125,7 @@ def test_vse_infinity_s_layout(tmp_path: Path, inside: bool) -> None:
     perturb_data(directory, tmp_path.with_suffix(".new"), split="dev")
     assert PrecomputedDataset(tmp_path.with_suffix(".new"), "dev").ids == data.ids
     (tmp_path / "id_mapping.json").write_text('{"0": "1.jpg"}')
-    with pytest.raises(ValueError, match=r"dev_ids.txt, line 2: .*id_mapping.json names no file of image 7"):
+    with pytest.raises(ValueError, match=r"dev_ids.txt, line 6: .*id_mapping.json names no file of image 7"):
         PrecomputedDataset(directory, "dev")
     (tmp_path / "precomp/dev_caption_ids.txt").write_text("1\n2\n")
     (tmp_path / "id_mapping.json").unlink()
@@ -155,7 +155,7 @@ def test_a_missing_file_and_what_makes_it(tmp_path: Path, present: list[str], me
         PrecomputedDataset(tmp_path, "train")
 
 
-@pytest.mark.parametrize(("rows", "captions"), [(2, 5), (1, 10), (5, 1), (3, 4)])
+@pytest.mark.parametrize(("rows", "captions"), [(2, 5), (5, 1), (3, 4)])
 def test_rows_that_do_not_fit_the_captions(tmp_path: Path, rows: int, captions: int) -> None:
     write(tmp_path, features_of(rows), captions)
     with pytest.raises(ValueError, match=rf"train_ims.npy: {rows} rows do not fit the {captions} captions"):

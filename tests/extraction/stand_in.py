@@ -13,8 +13,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from crossret.extraction import PictureEncoder, Tokens
-from crossret.extraction.captions import read_captions_of_pictures
+from crossret.extraction import PictureEncoder, Tokens, read_captions_of_pictures
 from crossret.extraction.extracting import Extracted, Options, extract_pictures
 
 

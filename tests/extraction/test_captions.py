@@ -1,4 +1,4 @@
-"""Captions that name their pictures: both formats, and what is wrong in them by file and line."""
+"""Captions that name their pictures: one split of the file's own, the first of each, and what has no file."""
 
 from __future__ import annotations
 
@@ -6,54 +6,84 @@ import json
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
-from crossret.extraction import read_captions_of_pictures
-
-
-def read(tmp_path: Path, text: str | bytes, per_picture: int | None = None) -> dict[str, list[str]]:
-    file = tmp_path / "captions"
-    file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return {name: own.captions for name, own in read_captions_of_pictures(file, per_picture).items()}
+from crossret.extraction import PictureSplit, read_captions_of_pictures
+from tests.cli.command import Cli
+from tests.extraction.stand_in import Columns
 
 
-def test_a_line_a_picture_in_the_files_order(tmp_path: Path) -> None:
-    text = "\ufeffb.jpg\tA  red\u00a0bus \r\na.jpg\ttabs\tare white space\n"
-    assert read(tmp_path, text) == {"b.jpg": ["A red bus"], "a.jpg": ["tabs are white space"]}
-
-
-def test_json_lines(tmp_path: Path) -> None:
-    lines = [{"image": "a.jpg", "caption": "a\nbus"}, {"image": "#1.jpg", "caption": "ein Bär", "split": "test"}]
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    assert read(tmp_path, text) == {"a.jpg": ["a bus"], "#1.jpg": ["ein Bär"]}
+def read(tmp_path: Path, text: str, per_picture: int | None = None, split: str | None = None) -> dict[str, list[str]]:
+    (tmp_path / "captions").write_text(text)
+    return {
+        name: own.captions for name, own in read_captions_of_pictures(tmp_path / "captions", per_picture, split).items()
+    }
 
 
 def test_several_lines_a_picture_as_flickrs(tmp_path: Path) -> None:
-    lines = [f"{name}.jpg#{number}\t{name} {number}" for number in range(5) for name in "ba"]
-    five = read(tmp_path, "\n".join(lines))
-    assert five == {f"{name}.jpg": [f"{name} {number}" for number in range(5)] for name in "ba"}
+    lines = [f"{name}.jpg#{number}\t{name} {number}" for number in range(6) for name in "ba"]
+    six = read(tmp_path, "\n".join(lines))
+    assert six == {f"{name}.jpg": [f"{name} {number}" for number in range(6)] for name in "ba"}
     assert read(tmp_path, "\n".join(lines), 1) == {"b.jpg": ["b 0"], "a.jpg": ["a 0"]}
-    six = "\n".join([*lines, "b.jpg#5\tone more"])
-    assert read(tmp_path, six, 5) == five
+    assert read(tmp_path, "\n".join(lines[:-1]), 5) == {name: own[:5] for name, own in six.items()}
+
+
+def test_a_split_of_the_files_own(tmp_path: Path) -> None:
+    names = ("train", "restval", "val", "test")
+    images = [{"filename": f"{name}.jpg", "split": name, "sentences": [{"raw": name}]} for name in names]
+    text = json.dumps({"images": images})
+    for split, taken in (("train", ["train", "restval"]), ("dev", ["val"]), ("val", ["val"]), ("test", ["test"])):
+        assert read(tmp_path, text, split=split) == {f"{name}.jpg": [name] for name in taken}
+    assert len(read(tmp_path, text)) == 4
+    with pytest.raises(ValueError, match="captions: no images of split mine, but of train, restval, val, test"):
+        read(tmp_path, text, split="mine")
+    assert read(tmp_path, "a.jpg\tx\n", split="mine") == {"a.jpg": ["x"]}
+
+
+def test_extract_takes_its_split_of_the_files_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    crossret = Cli(capsys)
+    (tmp_path / "pictures").mkdir()
+    Image.new("RGB", (20, 20)).save(tmp_path / "pictures/a.png")
+    (tmp_path / "x.json").write_text('[{"image": "a.png", "caption": "x", "split": "val"}]')
+    options = ["--encoder", tmp_path / "no encoder", "--output", tmp_path / "data", "--captions", tmp_path / "x.json"]
+    assert crossret("extract", tmp_path / "pictures", *options, "--split", "test") == 2
+    assert crossret.err == f"crossret: {tmp_path}/x.json: no images of split test, but of val\n"
+    assert crossret("extract", tmp_path / "pictures", *options, "--split", "dev") == 2
+    assert "no encoder" in crossret.err  # which is loaded after captions are read
+
+
+@pytest.mark.parametrize(
+    ("ending", "text"),
+    [
+        (".csv", 'image,caption\na.png,"one, two"\na.png,three\n'),
+        (".json", '{"a.png": ["one, two", "three"]}'),
+        (".token", "a.png#0\tone, two\na.png#1\tthree\n"),
+    ],
+)
+def test_a_split_of_pictures_beside_any_file(ending: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    for name, width in (("a", 20), ("b", 30)):
+        Image.new("RGB", (width, 10)).save(tmp_path / f"dev/{name}.png")
+    (tmp_path / f"dev{ending}").write_text(text)
+    found = PictureSplit(tmp_path, "dev", Columns())
+    assert (found.ids, found.captions, found.n_regions) == (["a"], ["one, two", "three"], 2)
+    assert found.image_of_caption.tolist() == [0, 0]
+
+
+def test_what_was_wrong_and_read_is_a_warning(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=r"captions, line 2: lacks the '\|' before its caption"):
+        assert read(tmp_path, "a.jpg| 0| x\na.jpg| 1 y z\n") == {"a.jpg": ["x", "y z"]}
 
 
 @pytest.mark.parametrize(
     ("text", "per_picture", "message"),
     [
-        ("a.jpg a bus\n", None, "captions, line 1: 'a.jpg a bus' is not a picture's file, a tab and its caption"),
-        ("a.jpg\tx\n\n", None, "captions, line 2: '' is not a picture's file"),
-        ("", None, "captions, line 1: '' is not a picture's file"),
-        ("a.jpg\tx\nb.jpg\t \n", None, "captions, line 2: the caption is empty"),
-        ('{"image": "a.jpg"}\n', None, 'captions, line 1: must have "image" and "caption", two texts'),
-        ('{"image": 3, "caption": "x"}\n', None, 'captions, line 1: must have "image" and "caption", two texts'),
-        ("{a.jpg\tx\n", None, "captions, line 1: not JSON"),
-        (b"a.jpg\tx\nb.jpg\t\xff\n", None, "captions, line 2: not UTF-8"),
-        ("a.jpg\tx\na.jpg\ty\n", None, "captions, line 1: a.jpg has 2 captions, where a picture has 1 or 5"),
-        ("a.jpg\tx\n" + "b.jpg\ty\n" * 5, None, "captions, line 2: b.jpg has 5 captions, but the first picture has 1"),
-        ("a.jpg\tx\n", 5, "captions, line 1: a.jpg has 1 captions, fewer than 5"),
-        ("a.jpg\tx\n", 3, "captions of a picture must be 1 or 5, not 3"),
+        ("a.jpg\tx\nb.jpg\ty\nb.jpg\tz\n", 2, "captions, line 1: a has 1 captions, fewer than 2"),
+        ("a.jpg\tx\n", 0, "captions of a picture must be at least 1, not 0"),
+        ('{"images": [{"cocoid": 1, "sentences": [{"raw": "x"}]}]}', None, "images[0]: image 1 has no file of its own"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, text: str | bytes, per_picture: int | None, message: str) -> None:
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, per_picture: int | None, message: str) -> None:
     with pytest.raises(ValueError) as raised:
         read(tmp_path, text, per_picture)
     assert message in str(raised.value)

@@ -80,7 +80,7 @@ def test_mistakes_are_one_line(scenes: Path, folder_of: Callable[[str], Path], t
         assert crossret("extract", pictures, "--output", output, *options) == 2
         assert message in crossret.err and len(crossret.err.splitlines()) == 1
     assert crossret("extract", tmp_path, "--output", output, "--encoder", "no-such-model") == 2
-    assert crossret.err.endswith(f"{tmp_path}: no pictures (.jpg, .jpeg, .png) in it\n")  # told before it is looked for
+    assert crossret.err.endswith(f"{tmp_path}: no pictures in it\n")  # told before it is looked for
     assert not output.exists()
 
 
@@ -92,7 +92,11 @@ def test_what_is_left_out_is_said(
     for path in (scenes / "images" / "dev").iterdir():
         (pictures / path.name).write_bytes(path.read_bytes())
     (pictures / "00001.png").write_text("no picture")
-    lines = [line for line in (scenes / "dev.tsv").read_text().splitlines() if "00003" not in line]
+    (pictures / "00002.png").rename(pictures / "00002")
+    for number in range(6):
+        (pictures / f"{number}.txt").write_text("no picture")
+    named = (scenes / "dev.tsv").read_text().replace("00002.png", "00002").splitlines()
+    lines = [line for line in named if "00003" not in line]
     (tmp_path / "captions.tsv").write_text("\n".join(lines) + "\n")
     options = ["--encoder", folder_of("vit"), "--output", tmp_path / "data", "--captions", tmp_path / "captions.tsv"]
     assert crossret("extract", pictures, *options, "--captions-per-picture", "1", "--unreadable", "skip", "--amp") == 0
@@ -100,6 +104,7 @@ def test_what_is_left_out_is_said(
     assert crossret.out.splitlines() == [
         f"{tmp_path / 'data'}: 2 pictures of train, 16 tokens of 16 each",
         f"{tmp_path / 'data'}: 2 captions",
-        "left out, as they could not be read: 00001.png",
+        "left out, as they could not be read: 1 (00001.png)",
+        "left out, as they are no pictures: 6 (0.txt, 1.txt, 2.txt, 3.txt, 4.txt, ...)",
         f"left out, as {tmp_path / 'captions.tsv'} does not name them: 1 pictures",
     ]

@@ -49,6 +49,7 @@ def test_a_split_is_written_in_the_order_of_the_captions(folder: Path, tmp_path:
     done = extract(folder, tmp_path / "data")
     assert (done.pictures, done.fewest, done.most, done.dimensions) == (7, 1, 7, 4)
     assert (done.captions, done.left_out, done.without_captions) == (7, (), 0)
+    assert done.others == ("captions.tsv", "notes.txt")
     data = PrecomputedDataset(tmp_path / "data", "test")
     assert data.ids == NAMES
     assert data.lengths is not None and data.lengths.tolist() == [width // 10 for width in WIDTHS.values()]
@@ -220,6 +221,23 @@ def test_pictures_in_folders_and_with_white_space_in_their_names(folder: Path, t
     assert (tmp_path / "all" / "test_ids.txt").read_text().splitlines() == every
 
 
+def test_files_with_other_folders_before_them(folder: Path, tmp_path: Path) -> None:
+    (folder / "val").mkdir()
+    (folder / "a.png").rename(folder / "val/a.png")
+    (folder / "captions.tsv").write_text("2014/c.png\tone\na.png\ttwo\nb.png\tthree\n")
+    assert extract(folder, tmp_path / "data").pictures == 3
+    assert PrecomputedDataset(tmp_path / "data", "test").ids == ["c", "val/a", "b"]
+    shutil.copy(folder / "b.png", folder / "val/b.png")
+    for file, message in (
+        ("2014/val/b.png", r"captions\.tsv, line 1: there is no picture '2014/val/b\.png'"),
+        ("other/a.png", r"captions\.tsv, line 1: there is no picture 'other/a\.png'"),
+        ("c.png\tx\n2014/c.png", r"captions\.tsv, line 2: '2014/c\.png' is the picture 'c\.png', as is 'c\.png'"),
+    ):
+        (folder / "captions.tsv").write_text(f"{file}\tx\n")
+        with pytest.raises(ValueError, match=message):
+            extract(folder, tmp_path / "none")
+
+
 def test_a_batch_of_which_nothing_can_be_read(folder: Path, tmp_path: Path) -> None:
     for name in "bad":
         (folder / f"{name}.png").write_text("no picture")
@@ -234,9 +252,10 @@ def test_a_batch_of_which_nothing_can_be_read(folder: Path, tmp_path: Path) -> N
 
 def test_what_is_wrong_is_named_before_anything_is_encoded(folder: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    (folder / "captions.tsv").write_text("b.png\tx\nz.png\ty\n")
-    with pytest.raises(ValueError, match=r"captions\.tsv, line 2: there is no picture 'z\.png' in .*photographs"):
-        extract(folder, data)
+    for name, why in (("z.png", "there is no picture 'z.png'"), ("notes.txt", "'notes.txt' is no picture")):
+        (folder / "captions.tsv").write_text(f"b.png\tx\n{name}\ty\n")
+        with pytest.raises(ValueError, match=rf"captions\.tsv, line 2: {why} in .*photographs"):
+            extract(folder, data)
     for name, message in (
         ("a .png", "no white space at an end: rename it"),
         ("a.jpg", "has the same id as a.jpg, a: rename one"),
@@ -246,7 +265,7 @@ def test_what_is_wrong_is_named_before_anything_is_encoded(folder: Path, tmp_pat
             extract_pictures(folder, Columns(), data, "test")
         (folder / name).unlink()
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"empty: no pictures \(\.jpg, \.jpeg, \.png\) in it"):
+    with pytest.raises(ValueError, match=r"empty: no pictures in it"):
         extract_pictures(tmp_path / "empty", Columns(), data, "test")
     with pytest.raises(ValueError, match=r"an encoder of texts needs captions: a file of them, or .*test_caps\.txt"):
         extract_pictures(folder, Columns(), data, "test", texts=Columns())
@@ -273,7 +292,7 @@ def test_what_failed_at_once_leaves_nothing(folder: Path, tmp_path: Path) -> Non
 def test_captions_that_do_not_fit_the_pictures(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "test_caps.txt").write_text("x\ny\n")
-    with pytest.raises(ValueError, match=r"test_caps\.txt: 2 captions of 7 pictures: there must be one of each, or 5"):
+    with pytest.raises(ValueError, match=r"test_caps\.txt: 2 captions of 7 pictures: there must be as many of each"):
         extract_pictures(folder, Columns(), tmp_path / "data", "test", texts=Columns())
 
 

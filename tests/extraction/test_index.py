@@ -26,6 +26,7 @@ from tests.extraction.stand_in import Columns
 
 WORDS = Vocabulary(["red", "kite", "beach"])
 QUERIES = ["red kite", "beach"]
+OTHERS = ("notes.txt",)
 
 
 @pytest.fixture
@@ -92,10 +93,10 @@ def assert_finds(index: Path, folder: Path, kind: str = "scan") -> None:
 @pytest.mark.parametrize("kind", ["scan", "vse"])
 def test_pictures_are_added_changed_and_removed(album: Path, tmp_path: Path, kind: str) -> None:
     index = tmp_path / "index"
-    assert update(index, album, kind) == Indexed(8, 8, 0, 0, 0, ())
+    assert update(index, album, kind) == Indexed(8, 8, 0, 0, 0, (), OTHERS)
     assert_finds(index, album, kind)
     shards = (index / "images" / "shards.json").read_bytes()
-    assert update(index, album, kind) == Indexed(8, 0, 0, 8, 0, ())
+    assert update(index, album, kind) == Indexed(8, 0, 0, 8, 0, (), OTHERS)
     assert (index / "images" / "shards.json").read_bytes() == shards
 
     draw(album / "8.png", 8)
@@ -105,7 +106,7 @@ def test_pictures_are_added_changed_and_removed(album: Path, tmp_path: Path, kin
     kept = model_of(kind)
     kept.encode_images = counting(kept)  # type: ignore[method-assign]
     done = update_index(index, album, Columns(), kept, WORDS, options=Options(batch_size=2))
-    assert done == Indexed(6, 1, 1, 4, 3, ())
+    assert done == Indexed(6, 1, 1, 4, 3, (), OTHERS)
     assert kept.encode_images.counted == 2  # type: ignore[attr-defined]
     assert_finds(index, album, kind)
     listed = json.loads((index / "images" / "shards.json").read_text())["shards"]
@@ -129,9 +130,9 @@ def test_several_folders(album: Path, tmp_path: Path) -> None:
     draw(other / "1.png", 21)
     index = tmp_path / "index"
     update(index, album)
-    assert update(index, other) == Indexed(9, 1, 0, 0, 0, ())
+    assert update(index, other) == Indexed(9, 1, 0, 0, 0, (), ())
     (other / "1.png").rename(other / "2.png")
-    assert update(index, other) == Indexed(9, 1, 0, 0, 1, ())
+    assert update(index, other) == Indexed(9, 1, 0, 0, 1, (), ())
     assert len(crossret.load_index(index)) == 9
 
 
@@ -150,7 +151,7 @@ def test_an_interrupted_call_goes_on(album: Path, tmp_path: Path) -> None:
         with pytest.raises(KeyboardInterrupt):
             update_index(index, album, Interrupted(batches), model_of(), WORDS, options=Options(batch_size=2))
     assert len(crossret.load_index(index)) == 3  # whole at any time
-    assert update(index, album) == Indexed(8, 5, 0, 3, 0, ())
+    assert update(index, album) == Indexed(8, 5, 0, 3, 0, (), OTHERS)
     assert_finds(index, album)
 
 
@@ -162,10 +163,22 @@ def test_unreadable_pictures(album: Path, tmp_path: Path) -> None:
         update(index, album)
     with pytest.warns(UserWarning, match="left out"):
         done = update(index, album, unreadable="skip")
-    assert done == Indexed(6, 6, 0, 0, 0, (str(album / "1.png"), str(album / "2.png")))
+    assert done == Indexed(6, 6, 0, 0, 0, (str(album / "1.png"), str(album / "2.png")), OTHERS)
     for name in ("1.png", "2.png"):
         (album / name).unlink()
     assert_finds(index, album)
+
+
+def test_copies_of_a_grey_picture_have_its_scores(tmp_path: Path) -> None:
+    grey = np.random.default_rng(0).integers(0, 255, (20, 30), dtype=np.uint8)
+    (tmp_path / "album").mkdir()
+    Image.fromarray(grey).save(tmp_path / "album" / "8 bits.png")
+    Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "album" / "16 bits.png")
+    Image.fromarray(grey.astype(np.float32) / 255).save(tmp_path / "album" / "32 bits.tif")
+    Image.fromarray(grey).save(tmp_path / "album" / "no ending", "GIF")
+    assert update(tmp_path / "index", tmp_path / "album").pictures == 4
+    found = crossret.load_index(tmp_path / "index").search(QUERIES, k=4)
+    torch.testing.assert_close(found.scores, found.scores[:, :1].expand(-1, 4))
 
 
 def test_what_is_refused(album: Path, tmp_path: Path) -> None:
@@ -204,11 +217,12 @@ def test_from_the_command_line(
     assert "--model is needed: " in crossret_command.err and "no encoder of late interaction" in crossret_command.err
     monkeypatch.chdir(clip.parent)
     assert crossret_command("index", album, "--encoder", clip.name, "--model", model, "--output", index) == 0
-    assert crossret_command.out == f"{index}: 8 pictures: 8 added\n"
+    without = "left out, as they are no pictures: 1 (notes.txt)\n"
+    assert crossret_command.out == f"{index}: 8 pictures: 8 added\n{without}"
     monkeypatch.chdir(tmp_path)
     draw(album / "8.png", 8)
     assert crossret_command("index", album, "--output", index) == 0
-    assert crossret_command.out == f"{index}: 9 pictures: 1 added, 8 unchanged\n"
+    assert crossret_command.out == f"{index}: 9 pictures: 1 added, 8 unchanged\n{without}"
 
     own = Scan(ScanConfig(image_dim=16, vocabulary_size=len(WORDS), embed_dim=8, word_dim=4))
     own.read_pictures_by(load_picture_encoder(clip))
@@ -217,7 +231,7 @@ def test_from_the_command_line(
     assert crossret_command("index", album, "--model", tmp_path / "own", "--output", of_own) == 0
     (album / "8.png").unlink()
     assert crossret_command("index", album, "--output", of_own) == 0
-    assert crossret_command.out == f"{of_own}: 8 pictures: 8 unchanged, 1 gone\n"
+    assert crossret_command.out == f"{of_own}: 8 pictures: 8 unchanged, 1 gone\n{without}"
     assert crossret_command("index", album, "--encoder", clip, "--output", of_own) == 2
     assert "--encoder makes no difference" in crossret_command.err
 

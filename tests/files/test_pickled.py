@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from crossret.files.pickled import read_checkpoint
+from crossret.files.pickled import read_saved
 
 ZIPPED = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 
@@ -33,7 +33,7 @@ def test_tensors_options_and_plain_values_come_out(tmp_path: Path, zipped: bool)
         "best": np.float64(3.5),
         "count": np.int64(3),
     }
-    found = read_checkpoint(save(contents, tmp_path / "x.pth", zipped))
+    found = read_saved(save(contents, tmp_path / "x.pth", zipped))
     assert torch.equal(found["state"]["w"], contents["state"]["w"])
     assert torch.equal(found["state"]["p"], torch.ones(2))
     assert found["opt"] == contents["opt"]
@@ -60,14 +60,14 @@ def test_programs_are_refused(tmp_path: Path, function: Any, zipped: bool) -> No
     argument: object = str(place) if function in (os.mkdir, Path) else f"__import__('os').mkdir({str(place)!r})"
     path = save({"model": [], "opt": Runs(function, argument)}, tmp_path / "x.pth", zipped)
     with pytest.raises(ValueError, match=r"x.pth: refused, as it asks for \S+; nothing of it has been run$"):
-        read_checkpoint(path)
+        read_saved(path)
     assert not place.exists()
 
 
 def test_a_scalar_of_objects_is_not_made(tmp_path: Path) -> None:
     """np.dtype("O") and its scalar are what a pickle of NumPy's would run code by."""
     scalar = Runs(np.float64(0).__reduce__()[0], np.dtype("O"), b"x")
-    assert read_checkpoint(save({"x": scalar}, tmp_path / "x.pth", True)) == {"x": None}
+    assert read_saved(save({"x": scalar}, tmp_path / "x.pth", True)) == {"x": None}
 
 
 def test_what_is_no_checkpoint_is_told(tmp_path: Path) -> None:
@@ -77,10 +77,7 @@ def test_what_is_no_checkpoint_is_told(tmp_path: Path) -> None:
     for contents in (b"", b"hello", pickle.dumps({"a": 1}), whole[:-100], whole[:50], legacy[:-100], legacy[:200]):
         path.write_bytes(contents)
         with pytest.raises(ValueError, match=r"x.pth: not a readable checkpoint of torch.save"):
-            read_checkpoint(path)
-    for value in ([1], torch.zeros(1), {1: 2}):
-        with pytest.raises(ValueError, match=r"x.pth: not a checkpoint: no dictionary by strings"):
-            read_checkpoint(save(value, path, True))
+            read_saved(path)
 
 
 def test_compressed_members_are_refused(tmp_path: Path) -> None:
@@ -93,17 +90,17 @@ def test_compressed_members_are_refused(tmp_path: Path) -> None:
             for name, contents in members.items():
                 archive.writestr(name, contents)
         if readable:
-            assert not read_checkpoint(path)["x"].any()
+            assert not read_saved(path)["x"].any()
         else:
             with pytest.raises(ValueError, match=r"x.pth: not a readable checkpoint of torch.save"):
-                read_checkpoint(path)
+                read_saved(path)
 
 
 def test_no_setting_of_torch_lets_programs_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     path = save({"opt": Runs(os.mkdir, str(tmp_path / "was-here"))}, tmp_path / "x.pth", True)
     with pytest.raises(ValueError, match=r"refused, as it asks for posix\.mkdir"):
-        read_checkpoint(path)
+        read_saved(path)
     assert not (tmp_path / "was-here").exists()
 
 
@@ -116,7 +113,7 @@ def test_a_legacy_pickle_of_python_2_is_read(tmp_path: Path) -> None:
         assert new in contents
         contents = contents.replace(new, b"U" + bytes([len(text)]) + text.encode())
     path.write_bytes(contents)
-    assert read_checkpoint(path) == {"opt": Namespace(a="b")}
+    assert read_saved(path) == {"opt": Namespace(a="b")}
 
 
 def test_scalars_of_numpy_1_are_known(tmp_path: Path) -> None:
@@ -124,4 +121,4 @@ def test_scalars_of_numpy_1_are_known(tmp_path: Path) -> None:
     contents = path.read_bytes()
     assert b"numpy._core.multiarray\nscalar" in contents
     path.write_bytes(contents.replace(b"numpy._core.multiarray\nscalar", b"numpy.core.multiarray\nscalar"))
-    assert read_checkpoint(path) == {"best": None, "last": 1}
+    assert read_saved(path) == {"best": None, "last": 1}

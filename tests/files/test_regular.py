@@ -19,7 +19,7 @@ from crossret.data.scenes.grounding import read_grounding
 from crossret.data.word_vectors import read_word_vectors
 from crossret.files.arrays import map_array
 from crossret.files.json import read_json, read_json_lines
-from crossret.files.pickled import read_checkpoint
+from crossret.files.pickled import read_saved
 from crossret.files.tensors import read_tensors
 from crossret.files.toml import read_toml
 
@@ -36,7 +36,7 @@ WHOLE: dict[str, Callable[[Path], Any]] = {
 READERS: dict[str, Callable[[Path], Any]] = WHOLE | {
     "array": partial(map_array, ndim=3, dtypes=["<f4"]),
     "tensors": partial(read_tensors, expected={}),
-    "checkpoint": read_checkpoint,
+    "checkpoint": read_saved,
     "word vectors": partial(read_word_vectors, words=["a"]),
 }
 

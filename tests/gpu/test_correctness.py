@@ -35,6 +35,7 @@ from tests.gpu.device import (
     randn,
     skip_if_too_long,
 )
+from tests.kernels.contrastive_losses import both_losses, check_close
 from tests.kernels.gated import gated_parameters
 from tests.kernels.heterogeneous import make_layers
 from tests.kernels.scan_checks.longest import check_longest_contexts
@@ -232,6 +233,19 @@ def test_triplet_loss(
     for made, expected in zip(results[1], results[0], strict=True):
         largest = float(expected.abs().max())
         torch.testing.assert_close(made, expected, rtol=unit + 2e-4, atol=(unit + 1e-5) * largest)
+
+
+@both_losses
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("n_rows", "n_columns", "offset"), [(500, 500, 0), (130, 1000, 300), (1, 1, 0)])
+def test_contrastive_losses(name: str, dtype: torch.dtype, n_rows: int, n_columns: int, offset: int) -> None:
+    """Some pairs are left out, and images have several captions."""
+    scores = (randn(n_rows, n_columns).double() * 16).round() / 16
+    scores[::3, ::4] = -torch.inf
+    numbers = (5.0,) if name == "infonce" else (5.0, -10.0)
+    ids = torch.arange(n_columns) // 2
+    for options in ({}, {"image_ids": ids, "reduction": "none"}):
+        check_close(name, scores.to(DEVICE), numbers, dtype, "triton", positive_offset=offset, **options)
 
 
 @precisions

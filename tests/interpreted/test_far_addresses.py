@@ -17,7 +17,15 @@ import torch
 from torch import Tensor
 from triton.runtime import interpreter
 
-from crossret_kernels import attention_pool, maxsim_scores, scan_attend, scan_scores, triplet_loss
+from crossret_kernels import (
+    attention_pool,
+    infonce_loss,
+    maxsim_scores,
+    scan_attend,
+    scan_scores,
+    sigmoid_loss,
+    triplet_loss,
+)
 from tests.kernels.offline import tensors_of
 
 DIM, ROWS, APART = 16, (5, 4, 3), 2**31 + 32
@@ -104,3 +112,9 @@ def test_rows_that_are_pooled() -> None:
 def test_scores_that_are_ranked(negatives: str) -> None:
     scores = randn(4, 4, seed=0).half()
     check(partial(triplet_loss, negatives=negatives, backend="triton"), scores, far_apart(scores, APART, 1))
+
+
+@pytest.mark.parametrize("loss", [partial(infonce_loss, scale=2.0), partial(sigmoid_loss, scale=2.0, bias=-1.0)])
+def test_scores_that_are_contrasted(loss: Callable[..., Tensor]) -> None:
+    scores = randn(4, 4, seed=0).half()
+    check(partial(loss, backend="triton"), scores, far_apart(scores, APART, 1))

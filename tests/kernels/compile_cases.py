@@ -18,11 +18,13 @@ from crossret_kernels import (
     attention_pool_weights,
     gated_attention_scores,
     heterogeneous_scores,
+    infonce_loss,
     maxsim_argmax,
     maxsim_scores,
     scan_attend,
     scan_attention,
     scan_scores,
+    sigmoid_loss,
     triplet_loss,
 )
 from tests.kernels.gated import gated_parameters
@@ -33,6 +35,7 @@ EVERY_ARCHITECTURE = "CROSSRET_EVERY_ARCHITECTURE" in os.environ  # `make triton
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "tf32": torch.float32, "float32": torch.float32}
 FUNCTIONS = {
     "attention_pool": attention_pool_weights,
+    "contrastive_loss": infonce_loss,
     "cross_attention": scan_scores,
     "gated_attention": gated_attention_scores,
     "heterogeneous_attention": heterogeneous_scores,
@@ -111,6 +114,20 @@ class Loss(Case):
         torch.autograd.grad(loss, scores, torch.ones_like(loss))
 
 
+class Contrast(Case):
+    """A call of `infonce_loss` or, where that is its function, of `sigmoid_loss`, and gradients of all it takes."""
+
+    def call(self) -> None:
+        leaves = [
+            torch.zeros(70, 200, dtype=DTYPES[self.precision], requires_grad=True),
+            torch.ones(()).requires_grad_(),
+        ]
+        if self.function is sigmoid_loss:
+            leaves.append(torch.ones(()).requires_grad_())
+        loss = (self.function or infonce_loss)(*leaves, backend="triton", **self.options)
+        torch.autograd.grad(loss, leaves, torch.ones_like(loss))
+
+
 class Pooling(Case):
     """A call of `attention_pool_weights` by so many heads, and its gradients."""
 
@@ -163,7 +180,8 @@ WITHOUT_PRODUCTS = {
     "sum_of_runs", "query_gradients", "inverse_norms", "hinge_statistics", "losses_of_statistics", "score_gradients",
     "softmax_statistics", "pool_rows", "pooled_value_gradients", "pooled_dots", "pooled_logit_gradients",
     "gated_context_gradients", "gated_memory_gradients", "cross_weights", "normalised_rows", "normalised_row_gradients",
-    "cross_logit_gradients",
+    "cross_logit_gradients", "logit_statistics", "losses_of_logits", "logit_gradients", "sigmoid_losses",
+    "sigmoid_gradients",
 }  # fmt: skip
 FEW_KINDS = 3
 
@@ -218,6 +236,11 @@ COVERING = [
     Loss("ranking_loss", "bfloat16", options={"negatives": "softmax", "p": 1.5, "image_ids": [0] * 200}),
     Loss("ranking_loss", "bfloat16", mostly(100), options={"positive_offset": 1, "reduction": "none"}),
     Loss("ranking_loss", "float16", (80,), options={"negatives": "sum", "caption_ids": [0] * 200}),
+    Contrast("contrastive_loss", "float32", mostly(80), options={"label_smoothing": 0.1}),
+    Contrast("contrastive_loss", "bfloat16", options={"image_ids": [0] * 200, "reduction": "none"}),
+    Contrast("contrastive_loss", "float16", (80,), options={"caption_ids": [0] * 200, "positive_offset": 1}),
+    Contrast("contrastive_loss", "float32", function=sigmoid_loss, options={"reduction": "none"}),
+    Contrast("contrastive_loss", "bfloat16", mostly(100), function=sigmoid_loss, options={"image_ids": [0] * 200}),
     Layered("heterogeneous_attention", "bfloat16", mostly(100)),
     Layered("heterogeneous_attention", "tf32", dim=512, options={"direction": "i2t", "pooling": "lse"}),
     Layered("heterogeneous_attention", "float32", (80,), dim=100, options={"heads": 2, "pooling": "max"}),

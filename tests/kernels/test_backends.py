@@ -22,10 +22,12 @@ from crossret_kernels import (
     backends,
     gated_attention_weights,
     heterogeneous_scores,
+    infonce_loss,
     maxsim_argmax,
     maxsim_scores,
     scan_attention,
     scan_scores,
+    sigmoid_loss,
     triplet_loss,
 )
 from crossret_kernels.backends import select_backend
@@ -112,6 +114,8 @@ IN_TORCH: dict[str, Callable[..., Any]] = {
     "scan_scores in float64": lambda **options: scan_scores(REGIONS.double(), WORDS.double(), **options),
     "maxsim_scores in float64": lambda **options: maxsim_scores(REGIONS.double(), WORDS.double(), **options),
     "triplet_loss in float64": lambda **options: triplet_loss(torch.eye(3).double(), **options),
+    "infonce_loss in float64": lambda **options: infonce_loss(torch.eye(3).double(), 2.0, **options),
+    "sigmoid_loss in float64": lambda **options: sigmoid_loss(torch.eye(3).double(), 2.0, -1.0, **options),
 }
 
 

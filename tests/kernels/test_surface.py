@@ -33,6 +33,8 @@ POSITIONAL = {
     "attention_pool": ["values", "logits", "lengths"],
     "attention_pool_weights": ["values", "logits", "lengths"],
     "triplet_loss": ["scores"],
+    "infonce_loss": ["scores", "scale"],
+    "sigmoid_loss": ["scores", "scale", "bias"],
     "scan_factors": ["features", "lengths"],
     "pairwise_scores": ["regions", "words", "scorer", *LENGTHS],
     **{name: ["queries", "documents", "query_lengths", "document_lengths"] for name in OF_LATE_INTERACTION},
@@ -53,6 +55,7 @@ SIDES = [torch.randn(n, 3, 16, generator=GENERATOR) for n in (2, 3)]
 CONTEXTS = [torch.randn(n, 2, 16, generator=GENERATOR) for n in (2, 3)]
 PARAMETERS = gated_parameters(16, 16, 6, 5, 4, GENERATOR)
 LAYERS = make_layers(1, 16)
+LOSSES: dict[str, tuple[float, ...]] = {"triplet_loss": (), "infonce_loss": (2.0,), "sigmoid_loss": (2.0, -1.0)}
 PAIRS = torch.tensor([[0, 0], [1, 2]])
 
 
@@ -91,8 +94,9 @@ def prepared(name: str, dtype: torch.dtype) -> tuple[list[Tensor], Callable[...,
     wide = torch.promote_types(dtype, torch.float32)
     options: dict[str, Any] = {}
     parameters: list[Tensor] = []
-    if name == "triplet_loss":
+    if name in LOSSES:
         sides = [sides[0][0, :, :3] + sides[1][0, :, :3]]
+        sides += [torch.tensor(number, dtype=wide) for number in LOSSES[name]]
     elif name == "scan_factors":  # which are the CPU kernels': no float64
         sides = SIDES[:1]
     elif name.startswith("attention_pool"):
@@ -215,7 +219,7 @@ def test_gradients_are_derivatives(name: str, pairs: Tensor | None, backend: str
 
 @differentiable
 def test_torch_func_has_the_gradients_of_autograd(name: str, pairs: Tensor | None) -> None:
-    dtype = torch.float64 if name == "triplet_loss" else torch.float32  # whose kernels no transform takes
+    dtype = torch.float64 if name in LOSSES else torch.float32  # whose kernels no transform takes
     given, function = prepared(name, dtype)
 
     def loss(*tensors: Tensor) -> Tensor:

@@ -45,6 +45,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "vse": ("vse", {}),
     "vse raw": ("vse", {"image_norm": False, "text_layers": 2, "negatives": "sum"}),
     "vse order": ("vse", {"measure": "order", "use_abs": True}),
+    "scan infonce": ("scan", {"loss": "infonce"}),
+    "mhsan sigmoid": ("mhsan", {"loss": "sigmoid"}),
+    "oan infonce": ("oan", {"loss": "infonce"}),
 }
 HEADS = "head 1", "head 2", "head 3"
 INTRA, MULTI = "step 1: intra-modal", "step 2: multi-modal"
@@ -66,6 +69,9 @@ MAPS: dict[str, list[tuple[str, tuple[str, ...] | None]]] = {
     "oan no intra": [("t2i", None), ("i2t", None)],
     "oan no attention": [],
     **{f"vse {name}".strip(): [] for name in ("", "raw", "order")},
+    "scan infonce": [("t2i", None)],
+    "mhsan sigmoid": [("heads", HEADS)],
+    "oan infonce": [("t2i", None), ("i2t", None), ("heads", HEADS)],
 }
 EVERY_VARIANT = pytest.mark.parametrize("variant", VARIANTS)
 EVERY_MODEL = pytest.mark.parametrize("kind", MODELS)

@@ -16,6 +16,7 @@ using namespace crossret;
 inline uint16_t half_bits(double x) {
   if (x != x) return 0x7E00;
   const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
+  if (std::isinf(x)) return static_cast<uint16_t>(sign | 0x7C00);
   if (std::fabs(x) < 0x1p-14) return sign;
   int exponent = std::ilogb(x);
   auto digits = static_cast<int>(std::rint(std::ldexp(std::fabs(x), 10 - exponent)));  // 1024 … 2048

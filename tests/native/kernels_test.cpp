@@ -24,32 +24,35 @@
 #include "dense.h"
 #include "gated.h"
 #include "layered.h"
+#include "contrasts.h"
 #include "losses.h"
 #include "pooling.h"
 
 namespace crossret {
 
 // An instruction set that is not linked in leaves these behind.
-#define CROSSRET_ABSENT(isa, ...)                                                   \
-  namespace isa {                                                                   \
-  extern const Kernels kernels __attribute__((weak));                               \
-  const Kernels kernels{#isa};                                                      \
-  extern const CrossAttentionKernels cross_attention_kernels __attribute__((weak)); \
-  const CrossAttentionKernels cross_attention_kernels{};                            \
-  extern const MaxSimKernels maxsim_kernels __attribute__((weak));                  \
-  const MaxSimKernels maxsim_kernels{};                                             \
-  extern const RankingLossKernels ranking_loss_kernels __attribute__((weak));       \
-  const RankingLossKernels ranking_loss_kernels{};                                  \
-  extern const AttentionPoolKernels attention_pool_kernels __attribute__((weak));   \
-  const AttentionPoolKernels attention_pool_kernels{};                              \
-  extern const DenseKernels dense_kernels __attribute__((weak));                    \
-  const DenseKernels dense_kernels{};                                               \
-  extern const HeterogeneousKernels heterogeneous_kernels __attribute__((weak));    \
-  const HeterogeneousKernels heterogeneous_kernels{};                               \
-  extern const GatedAttentionKernels gated_attention_kernels __attribute__((weak)); \
-  const GatedAttentionKernels gated_attention_kernels{};                            \
-  extern const SelfAttentionKernels self_attention_kernels __attribute__((weak));   \
-  const SelfAttentionKernels self_attention_kernels{};                              \
+#define CROSSRET_ABSENT(isa, ...)                                                     \
+  namespace isa {                                                                     \
+  extern const Kernels kernels __attribute__((weak));                                 \
+  const Kernels kernels{#isa};                                                        \
+  extern const CrossAttentionKernels cross_attention_kernels __attribute__((weak));   \
+  const CrossAttentionKernels cross_attention_kernels{};                              \
+  extern const MaxSimKernels maxsim_kernels __attribute__((weak));                    \
+  const MaxSimKernels maxsim_kernels{};                                               \
+  extern const RankingLossKernels ranking_loss_kernels __attribute__((weak));         \
+  const RankingLossKernels ranking_loss_kernels{};                                    \
+  extern const ContrastiveLossKernels contrastive_loss_kernels __attribute__((weak)); \
+  const ContrastiveLossKernels contrastive_loss_kernels{};                            \
+  extern const AttentionPoolKernels attention_pool_kernels __attribute__((weak));     \
+  const AttentionPoolKernels attention_pool_kernels{};                                \
+  extern const DenseKernels dense_kernels __attribute__((weak));                      \
+  const DenseKernels dense_kernels{};                                                 \
+  extern const HeterogeneousKernels heterogeneous_kernels __attribute__((weak));      \
+  const HeterogeneousKernels heterogeneous_kernels{};                                 \
+  extern const GatedAttentionKernels gated_attention_kernels __attribute__((weak));   \
+  const GatedAttentionKernels gated_attention_kernels{};                              \
+  extern const SelfAttentionKernels self_attention_kernels __attribute__((weak));     \
+  const SelfAttentionKernels self_attention_kernels{};                                \
   }
 CROSSRET_SETS(CROSSRET_ABSENT, )
 #undef CROSSRET_ABSENT
@@ -178,6 +181,7 @@ int main(int argc, char** argv) {
   for (size_t i = 0; i < names.size(); ++i) {
     select_isa(names[i]);
     check_losses(kernels(Dtype::float32, false));
+    check_contrasts(kernels(Dtype::float32, false));
     check_pooling(kernels(Dtype::float32, false));
     check_dense(kernels(Dtype::float32, false));
     check_layered(kernels(Dtype::float32, false));

@@ -61,10 +61,10 @@ inline void check_losses(const crossret::Kernels& kernels, crossret::Negatives n
                                n,
                                m,
                                shape.offset,
+                               {labels.data(), labels.data()},
                                negatives,
                                {static_cast<int64_t>(p) - 1, static_cast<uint32_t>((p - std::floor(p)) * 0x1p32)},
-                               thresholds.data(),
-                               {labels.data(), labels.data()}};
+                               thresholds.data()};
     measure_ranking_loss(kernels, call, p, losses.data(), statistics.data());
     differentiate_ranking_loss(kernels, call, grads.data(), statistics.data(), gradient.data(), m * bytes);
     for (int64_t i = 0; i < n; ++i) {

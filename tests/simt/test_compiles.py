@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -162,6 +163,33 @@ def test_kernels_stay_within_registers(built: Build, architecture: str) -> None:
         assert int(entry["registers"]) <= registers, entry[0]
         assert int(entry["shared"] or 0) <= shared, entry[0]
     assert seen == set(BOUNDS)
+
+
+def test_powers_of_usual_orders_are_products(built: Build) -> None:
+    """Kernels compiled for p = 2, 4 and 8 take no logarithms, which those of any order do."""
+    triton = find_spec("triton")
+    folders = [str(Path(nvcc()).parent)]
+    if triton is not None and triton.origin is not None:
+        folders.append(str(Path(triton.origin).parent / "backends" / "nvidia" / "bin"))
+    tool = shutil.which("cuobjdump", path=os.pathsep.join(folders))
+    if tool is None:
+        pytest.skip("no cuobjdump: machine code is not read")
+    names = {entry["name"]: re.search(r"NegativesE2ELi(\d+)E", entry["name"]) for entry in ENTRY.finditer(built.report)}
+    factors = {name: int(found[1]) for name, found in names.items() if found is not None}
+    assert Counter(factors.values()) == dict.fromkeys((0, 1, 3, 7), 12)  # p − 1; three dtypes, ids or none, two passes
+    library = built.packages / "crossret_kernels" / "_native_cuda.abi3.so"
+    listing = subprocess.run(
+        [tool, "-sass", "-fun", ",".join(factors), str(library)],
+        env={"PATH": os.pathsep.join([str(Path(tool).parent), os.environ["PATH"]])},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    codes = re.split(r"Function : (\w+)", listing)[1:]
+    assert set(codes[::2]) == set(factors)
+    for name, code in zip(codes[::2], codes[1::2], strict=True):
+        assert "MUFU.RCP" in code
+        assert any(f"MUFU.{kind}" in code for kind in ("LG2", "EX2")) == (factors[name] == 0), name
 
 
 def test_the_library_has_all_operations_for_cuda(built: Build) -> None:

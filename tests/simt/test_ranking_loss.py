@@ -149,6 +149,23 @@ def test_scores_in_any_order(negatives: str, kind: str) -> None:
         torch.testing.assert_close(made, expected, rtol=2e-5, atol=2e-5)
 
 
+@negatives_of_every_kind
+@pytest.mark.parametrize("p", [4.0, 1.5])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("column", [5, 200])
+def test_what_is_not_finite_beside_columns_without_positives(
+    negatives: str, p: float, value: float, column: int
+) -> None:
+    """Where warps have no mask, too."""
+    scores = torch.zeros(24, 256)
+    scores[11, column] = value
+    for made, expected in zip(
+        *(derived(scores, backend, negatives=negatives, p=p, reduction="none") for backend in ("cuda", "torch")),
+        strict=True,
+    ):
+        torch.testing.assert_close(made, expected, equal_nan=True)
+
+
 class TestKernels(Kernels):
     @pytest.fixture
     def backend(self) -> str:

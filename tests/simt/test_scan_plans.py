@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels import scan_scores
-from crossret_kernels.cross_attention.cuda import plan
+from crossret_kernels.cross_attention.cuda import backward, plan
 from crossret_kernels.gpu.tuning import CudaAttention
 from tests.kernels.scan_checks.kernels import batch_of
 from tests.kernels.strategies import Features
@@ -22,6 +22,7 @@ from tests.simt.launches import MOST_SHARED, Device
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+SMALL_PARTS = {"ROW_BYTES": 800, "CELLS": 500}
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 
 
@@ -113,7 +114,7 @@ def test_slots_and_lengths_make_the_same(dtype: torch.dtype, layout: str, direct
         check_alike(made_of(batch, layout, **options), true)
     assert seen[:2] == [1, 1]
     assert (max(seen[2:]) == 1) == (dtype is not torch.float16)  # whose gradients pack float32
-    with cut_up(ROW_BYTES=800, CELLS=500) as seen:
+    with cut_up(**SMALL_PARTS) as seen:
         check_alike(made_of(batch, layout, **options), true)
     assert min(seen) > 1
     assert len(seen) == 4
@@ -174,3 +175,34 @@ def test_what_scores_hold_beside_themselves(
     words = torch.empty(n_captions, rows[1], 1024, dtype=dtype)
     scan_scores(regions, words, direction=direction, backend="cuda")
     assert 2**26 < sum(held.values()) <= 2**28
+
+
+@pytest.mark.parametrize("options", [{}, {"direction": "i2t"}, {"pairs": torch.tensor([[0, 2], [4, 6], [4, 0]])}])
+@pytest.mark.parametrize("sizes", [{}, SMALL_PARTS], ids=["one part", "parts"])
+@DTYPES
+def test_products_are_of_whole_eights(
+    dtype: torch.dtype, sizes: dict[str, int], options: dict[str, Any], simulated: Device,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Sides whose elements follow one another, and strides, whatever numbers of rows there are: cuBLAS takes kernels of
+    earlier cards for products of others.
+    """
+    simulated.choose(idle=True)
+    operands: list[Tensor] = []
+
+    def product(left: Tensor, right: Tensor) -> Tensor:
+        assert left.size(1) == right.size(0)
+        operands.extend((left, right))
+        return torch.empty(left.size(0), right.size(1))
+
+    monkeypatch.setattr(backward, "_product", product)
+    sides = [torch.zeros(count, rows, 100, dtype=dtype, requires_grad=True) for count, rows in ((5, 37), (7, 21))]
+    lengths = torch.tensor([37, 1, 5, 35, 2]), torch.tensor([3, 21, 1, 7, 20, 2, 2])
+    with cut_up(**sizes) as seen:
+        scores = scan_scores(*sides, *lengths, backend="cuda", **options)
+        torch.autograd.grad(scores, sides, torch.ones_like(scores))
+    assert len(operands) == 4 if not sizes else min(seen) > 1
+    for matrix in operands:
+        inner = matrix.stride().index(1)
+        numbers = matrix.size(inner), matrix.stride(1 - inner), matrix.storage_offset()
+        assert not any(number % 8 for number in numbers), (matrix.shape, matrix.stride(), numbers)

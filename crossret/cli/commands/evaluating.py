@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -49,6 +50,9 @@ def evaluate(
         list[Path] | None,
         option("Average the scores with this one's, given as RUN is; may be repeated.", exists=True),
     ] = None,
+    folds: Annotated[
+        int | None, option("Means over so many folds of the images, each with its captions.", min=1)
+    ] = None,
     five_fold: Annotated[bool, option("Means over five folds, as MS-COCO's 1K results.", "--five-fold")] = False,
     protocol: Annotated[
         Literal["eccv", "fico_itr"] | None, option("Also measure as ECCV Caption and CxC do, or FiCo-ITR.")
@@ -71,8 +75,8 @@ def evaluate(
     The figures that --output writes have seconds, pairs/s, memory and machine, too.
 
     --protocol eccv is for MS-COCO's 5K test, with SPLIT_ids.txt and
-    SPLIT_caption_ids.txt as import-captions writes them, and adds PMRP where DATA
-    has its pm_*.json. fico_itr adds mAP over categories where DATA has
+    SPLIT_caption_ids.txt as import-captions --protocol published writes them, and
+    adds PMRP where DATA has its pm_*.json. fico_itr adds mAP over categories where DATA has
     SPLIT_labels.npy: (images,) integers, or (images, categories) of 0 and 1. Both
     need pip install 'crossret[protocols]'.
 
@@ -88,6 +92,7 @@ def evaluate(
 
     from crossret import evaluation, system
     from crossret.data import PrecomputedDataset
+    from crossret.data.owners import PUBLISHED_FOLDS
     from crossret.files.json import write_json
     from crossret.machine import describe_machine
     from crossret.models.checkpoints import model_directory, reads_pictures
@@ -101,8 +106,12 @@ def evaluate(
     through = next((member for member in given if member.is_dir() and reads_pictures(model_directory(member))), None)
     trained = None if through is None else load_trained(through, data, split, device)
     images = PrecomputedDataset(data, split) if trained is None else trained[1].data
-    if five_fold and images.n_images % 5:
-        raise ValueError(f"--five-fold: the {images.n_images} images of {split} cannot be divided into 5 equal folds")
+    if five_fold:
+        refuse({"folds": folds}, "cannot go with --five-fold, which is five folds")
+        folds = PUBLISHED_FOLDS
+    if folds is not None and images.n_images % folds:
+        asked = "--five-fold" if five_fold else "--folds"
+        raise ValueError(f"{asked}: the {images.n_images} images of {split} cannot be divided into {folds} equal folds")
     measured_by = None if protocol is None else _protocol(protocol, data, split, images)
     if pointing_game and (ensemble or run.is_file()):
         raise ValueError("--pointing-game is of one model, not of scores or an ensemble")
@@ -123,19 +132,23 @@ def evaluate(
     with _written_to(scores, (images.n_images, images.n_captions)) as write:
         matrix = evaluation.average_scores(members)
         write(matrix)
-    measure = evaluation.five_fold if five_fold else evaluation.retrieval_metrics
+    measure = evaluation.retrieval_metrics if folds is None else partial(evaluation.five_fold, folds=folds)
     metrics = measure(matrix, images.image_of_caption)
     others = {} if measured_by is None else {f"{protocol}": measured_by.figures(matrix)}
     if output is not None:
-        what = {"members": [str(member) for member in given], "split": split, "five_fold": five_fold}
+        what = {
+            "members": [str(member) for member in given],
+            "split": split,
+            "folds": folds or 1,
+        }
         sizes = {"images": images.n_images, "captions": images.n_captions}
         cost = {"models": [model.figures for model in models], "peak_mebibytes": system.peak_mebibytes()}
         write_json(output, {**what, **sizes, **metrics.as_dict(), **others, **cost, "machine": describe_machine()})
     title = f"{split}: {images.n_images:,} images, {images.n_captions:,} captions"
     if ensemble:
         title += f", ensemble of {len(given)}"
-    if five_fold:
-        title += ", means of five folds"
+    if folds is not None:
+        title += f", means of {folds} folds"
     console = Console(emoji=False)
     console.print(retrieval_table(metrics, title))
     for name, figures in others.items():
@@ -159,7 +172,7 @@ def _protocol(name: str, data: Path, split: str, images: PrecomputedDataset) -> 
     if images.ids is None or images.caption_ids is None:
         raise ValueError(
             f"{missing(data, split)}: no such file; --protocol eccv needs MS-COCO's ids of images and captions, which "
-            "crossret import-captions writes of Karpathy's dataset_coco.json"
+            "crossret import-captions --protocol published writes of Karpathy's dataset_coco.json"
         )
     plausible = data if all((data / file).exists() for file in PLAUSIBLE) else None
     return EccvCaption(images.ids, images.caption_ids, plausible)

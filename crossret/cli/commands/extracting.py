@@ -11,7 +11,7 @@ import typer
 from crossret.cli.encoding_options import Amp, BatchSize, Unreadable, Workers, reading_threads
 from crossret.cli.errors import Interrupted, refuse, warnings_as_lines
 from crossret.cli.options import Device, Threads, option, use_device, use_threads
-from crossret.cli.output import say
+from crossret.cli.output import say, say_left_out
 
 
 def extract(
@@ -20,20 +20,30 @@ def extract(
         typer.Argument(
             exists=True,
             file_okay=False,
-            help="A folder of pictures, .jpg, .jpeg or .png, in it or in folders inside it.",
+            help="A folder of pictures that Pillow opens, in it or in folders inside it.",
         ),
     ],
     encoder: Annotated[
         str, option("A vision model: its folder, or its name on the Hugging Face Hub; timm:NAME is timm's.")
     ],
     output: Annotated[Path, option("Data directory to write a split into.", file_okay=False)],
-    split: Annotated[str, option("Which SPLIT_ims.npy to write.")] = "train",
+    split: Annotated[
+        str,
+        option(
+            "Which SPLIT_ims.npy to write; where the captions' file tells splits, the images are those of this one, "
+            "val's where it is dev, restval's, too, where it is train."
+        ),
+    ] = "train",
     captions: Annotated[
         Path | None,
-        option("Lines of file<TAB>caption, or JSON lines; the pictures are those, in their order.", dir_okay=False),
+        option(
+            "A file of pictures and their captions, as `import-captions` reads them; the pictures are those, in their "
+            "order.",
+            dir_okay=False,
+        ),
     ] = None,
     captions_per_picture: Annotated[
-        int | None, option("Take the first so many of each, 1 or 5; by default all have 1, or all 5.")
+        int | None, option("Take the first so many of each; by default all.", min=1)
     ] = None,
     text_encoder: Annotated[
         str | None, option("A text encoder, likewise: writes tokens of the captions, SPLIT_words.")
@@ -87,13 +97,13 @@ def extract(
 
     use_threads(threads)
     place = use_device(device)
-    if not pictures_below(pictures):  # an encoder takes long to load
-        raise ValueError(f"{pictures}: no pictures (.jpg, .jpeg, .png) in it")
+    pictures_below(pictures)  # which fails without any: an encoder takes long to load
     given = None
     if captions is None:
         refuse({"captions_per_picture": captions_per_picture}, "needs --captions")
     else:
-        given = read_captions_of_pictures(captions, captions_per_picture)
+        with warnings_as_lines():
+            given = read_captions_of_pictures(captions, captions_per_picture, split)
     options = Options(batch_size, workers or reading_threads(), amp, half, unreadable)
     try:
         chosen = load_picture_encoder(encoder)
@@ -114,7 +124,7 @@ def extract(
         say(f"{output}: {done.captions:,} captions, {done.words:,} tokens")
     elif done.captions:
         say(f"{output}: {done.captions:,} captions")
-    if done.left_out:
-        say(f"left out, as they could not be read: {', '.join(done.left_out)}")
+    say_left_out(done.left_out, "could not be read")
+    say_left_out(done.others, "are no pictures")
     if done.without_captions:
         say(f"left out, as {captions} does not name them: {done.without_captions:,} pictures")

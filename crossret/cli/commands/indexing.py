@@ -12,15 +12,13 @@ import typer
 from crossret.cli.encoding_options import Amp, BatchSize, Unreadable, Workers, reading_threads
 from crossret.cli.errors import Interrupted, refuse, warnings_as_lines
 from crossret.cli.options import RUN, Device, Threads, load_model_of, option, use_device, use_threads
-from crossret.cli.output import say
+from crossret.cli.output import say, say_left_out
 
 
 def index(
     pictures: Annotated[
         Path,
-        typer.Argument(
-            exists=True, file_okay=False, help="A folder of pictures, .jpg, .jpeg or .png, also in folders."
-        ),
+        typer.Argument(exists=True, file_okay=False, help="A folder of pictures that Pillow opens, also in folders."),
     ],
     output: Annotated[
         Path, option("The index: a directory that is made, or that a command before made.", file_okay=False)
@@ -96,5 +94,5 @@ def index(
     counts = {"added": done.added, "changed": done.changed, "unchanged": done.unchanged, "gone": done.gone}
     told = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
     say(f"{output}: {done.pictures:,} pictures{f': {told}' if told else ''}")
-    if done.left_out:
-        say(f"left out, as they could not be read: {', '.join(done.left_out)}")
+    say_left_out(done.left_out, "could not be read")
+    say_left_out(done.others, "are no pictures")

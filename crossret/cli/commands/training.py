@@ -26,6 +26,7 @@ from crossret.cli.schedule_options import settings_of_options, with_schedule_opt
 from crossret.files.numbers import decimal_number
 from crossret.hyperparameters import MODEL_CONFIGS, TrainingConfig
 from crossret.hyperparameters.config import LARGEST_NUMBER
+from crossret.hyperparameters.model import Loss
 from crossret.hyperparameters.settings import default_preset, overlaid, parse_settings, texts_of
 from crossret.hyperparameters.training import ParameterGroup
 
@@ -85,6 +86,7 @@ def train(
             metavar="<field=value>",
         ),
     ] = None,
+    loss: Annotated[Loss | None, option("Loss of the scores, as --set loss=... says it; by default triplet.")] = None,
     fine_tune: Annotated[
         Path | None,
         option(
@@ -98,7 +100,8 @@ def train(
         str | None,
         option(
             "Read pictures through this vision model, which is trained, too: its folder, or its name on the Hub. "
-            "DATA has SPLIT.tsv of captions and pictures in SPLIT/, or SPLIT_caps.txt and images/SPLIT/.",
+            "DATA has SPLIT.tsv (.csv, .token, .json, .jsonl) of captions and pictures in SPLIT/, or SPLIT_caps.txt "
+            "and images/SPLIT/.",
         ),
     ] = None,
     encoder_learning_rate: Annotated[
@@ -207,7 +210,7 @@ def train(
     from crossret.training.callbacks import LOGS, Callback, Curves, Start
     from crossret.training.summary import facts_of
 
-    options = {"settings": settings, **vars(schedule)}
+    options = {"settings": settings, "loss": loss, **vars(schedule)}
     texts = settings_of_options(**typed(context, options))
     if not (overrules(context, "model") or overrules(context, "preset")):
         # Of a file, what hangs on a choice that was typed otherwise is no longer meant.
@@ -246,10 +249,11 @@ def train(
         refuse(learning, "makes no difference with --freeze-encoder")
     elif checkpoint_encoder:
         reader.checkpoint_gradients()
-    training_data, dev_data = (
-        PrecomputedDataset(data, split) if reader is None else PictureSplit(data, split, reader)
-        for split in ("train", "dev")
-    )
+    with warnings_as_lines():
+        training_data, dev_data = (
+            PrecomputedDataset(data, split) if reader is None else PictureSplit(data, split, reader)
+            for split in ("train", "dev")
+        )
     judging = dev_data if dev_images is None else dev_data.first(dev_images)
     if fine_tune is not None:
         if reader is None or encoder is not None:

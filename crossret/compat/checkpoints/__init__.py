@@ -10,7 +10,6 @@ from crossret.compat.checkpoints.scan import import_scan
 from crossret.compat.checkpoints.vocabularies import read_vocabulary
 from crossret.compat.checkpoints.vse import import_vse
 from crossret.data.vocabulary import Vocabulary
-from crossret.files.pickled import read_checkpoint
 from crossret.models import Mhsan, Scan, Vse
 
 __all__ = ["Words", "import_checkpoint", "read_vocabulary"]
@@ -41,7 +40,7 @@ def import_checkpoint(
         ValueError: the file is none of these, would run code, or a tensor or an option is missing or does not fit;
             names the file and the tensor or option.
     """
-    contents = Contents(path, read_checkpoint(path))
+    contents = Contents.of_file(path)
     if "state_dict" in contents.values:
         if words is None:
             raise ValueError(f"{path}: a checkpoint of MHSAN, which has no word vectors: they are needed beside it")

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from crossret.data.vocabulary import Vocabulary
+from crossret.files.pickled import read_saved
 from crossret.files.tensors import TensorType
 from crossret.hyperparameters import MODEL_CONFIGS
 from crossret.models.base import Model
@@ -36,6 +37,14 @@ class Contents:
     path: str | os.PathLike[str]
     values: Mapping[str, Any]
     within: str = ""
+
+    @staticmethod
+    def of_file(path: str | os.PathLike[str]) -> Contents:
+        """All of a checkpoint; raises as ``read_saved``, and a ValueError where it is no dictionary by strings."""
+        values = read_saved(path)
+        if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+            raise ValueError(f"{path}: not a checkpoint: no dictionary by strings, but {type(values).__name__}")
+        return Contents(path, values)
 
     def inner(self, name: str) -> Contents:
         """A dictionary, or the options of a program, of those within.

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterator
+from itertools import repeat
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from crossret.compat.features.rows import Row
 from crossret.data.precomputed import check_image_size
 from crossret.files.arrays import map_array
 from crossret.files.features import FEATURE_DTYPES
 
+_BLOCK_BYTES = 2**28
+
 
 class ArrayFile:
-    """A .npy file of features in float16, float32 or float64, memory-mapped: a ``Source``.
+    """A .npy file of features in float16, float32 or float64, of any byte order, memory-mapped: a ``Source``.
+
+    In Fortran order, in which an image's numbers lie far apart, it is read in blocks of images.
 
     Args:
-        path: (images, k, d).
+        path: (images, k, d), or (images, d) of one region each.
         boxes: another file, (images, k, 4), x0, y0, x1, y1 in pixels; None where there are none.
 
     Raises:
@@ -27,9 +35,10 @@ class ArrayFile:
 
     def __init__(self, path: Path, boxes: Path | None = None) -> None:
         self.name = str(path)
-        self._features = map_array(path, ndim=3, dtypes=FEATURE_DTYPES)
+        features: Any = map_array(path, ndim=(2, 3), dtypes=FEATURE_DTYPES, any_order=True)
+        self._features = features if features.ndim == 3 else features[:, None]
         self._boxes_name = str(boxes)
-        self._boxes = None if boxes is None else map_array(boxes, ndim=3, dtypes=FEATURE_DTYPES)
+        self._boxes = None if boxes is None else map_array(boxes, ndim=3, dtypes=FEATURE_DTYPES, any_order=True)
         self.total, self.regions = self._features.shape[:2]
         check_image_size(path, self._features)
         if self._boxes is not None and boxes is not None:
@@ -37,9 +46,27 @@ class ArrayFile:
 
     def __iter__(self) -> Iterator[Row]:
         """Every image, as ``Source.__iter__``."""
-        for row, features in enumerate(self._features):
-            boxes = None if self._boxes is None else self._boxes[row]
+        every_box = repeat(None, self.total) if self._boxes is None else _images(self._boxes)
+        for row, (features, boxes) in enumerate(zip(_images(self._features), every_box, strict=True)):
             yield Row(f"{self.name}, row {row}", features, boxes, f"{self._boxes_name}, row {row}", row + 1)
+
+
+def _images(array: Any) -> Iterator[Any]:
+    if array.flags.c_contiguous:
+        yield from array
+        return
+    if hasattr(mmap, "MADV_RANDOM"):  # what lies beside a block's numbers is of other images
+        _mapping(array).madvise(mmap.MADV_RANDOM)
+    block = max(1, _BLOCK_BYTES // array[0].nbytes)
+    for begin in range(0, len(array), block):
+        yield from np.ascontiguousarray(array[begin : begin + block])
+
+
+def _mapping(array: Any) -> Any:
+    """The map of a file that a view is of."""
+    while not isinstance(array, mmap.mmap):
+        array = array.base
+    return array
 
 
 def check_box_shape(place: str | os.PathLike[str], boxes: Any, features: Any) -> None:

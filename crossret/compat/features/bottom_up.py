@@ -13,9 +13,9 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from crossret.compat.features.rows import Row
+from crossret.compat.features.rows import Row, read_wanted
 from crossret.data.precomputed import LARGEST_IMAGE
-from crossret.files.regular import LARGEST_LINES, check_regular, open_regular, read_regular
+from crossret.files.regular import check_regular, open_regular
 
 _FIELDS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
 _LONGEST_LINE = LARGEST_IMAGE * 3 // 2
@@ -34,8 +34,9 @@ class _Line(NamedTuple):
 class BottomUpFiles:
     """One or several such files, as generate_tsv.py of bottom-up-attention wrote them: a ``Source``.
 
-    Boxes are in pixels of the image. Without ids images come in the files' order. Files are read twice, first for where
-    images are and how many regions they have; no more than a line of them is in memory.
+    Boxes are in pixels of the image. Base64 may be in ``b'...'``, as Python 3 writes it. Without ids images come in the
+    files' order. Files are read twice, first for where images are and how many regions they have; no more than a line
+    of them is in memory.
 
     Args:
         paths: the files.
@@ -54,7 +55,7 @@ class BottomUpFiles:
         for path in paths:
             check_regular(path)
         self._ids = ids
-        self._wanted = None if ids is None else _read_ids(ids)
+        self._wanted = None if ids is None else read_wanted(ids)
 
     @property
     def total(self) -> int:
@@ -90,13 +91,6 @@ class BottomUpFiles:
             if image_id not in found:
                 raise ValueError(f"{self._ids}, line {number}: no image {image_id[:40]!r} in {self.name}")
         return [found[image_id] for image_id in self._wanted]
-
-
-def _read_ids(path: Path) -> list[str]:
-    lines = read_regular(path, LARGEST_LINES).splitlines()
-    if not lines:
-        raise ValueError(f"{path}: no ids in it")
-    return [line.strip().decode("utf-8", "backslashreplace") for line in lines]
 
 
 def _lines(path: Path) -> Iterator[tuple[str, int, bytes]]:
@@ -153,8 +147,11 @@ def _positive(fields: dict[str, bytes], name: str, place: str) -> int:
 
 def _numbers(fields: dict[str, bytes], name: str, count: int, place: str) -> NDArray[np.float32]:
     """(count, …) of a field."""
+    text = fields[name].strip()
+    if text.startswith(b"b'") and text.endswith(b"'"):  # as Python 3 writes bytes
+        text = text[2:-1]
     try:
-        contents = base64.b64decode(fields[name], validate=True)
+        contents = base64.b64decode(text, validate=True)
     except binascii.Error as error:
         raise ValueError(f"{place}: {name} is not base64 ({error})") from error
     width, rest = divmod(len(contents), 4 * count)

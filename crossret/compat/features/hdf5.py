@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from crossret.compat.features.arrays import check_box_shape
-from crossret.compat.features.rows import Row
+from crossret.compat.features.rows import Row, undamaged
 from crossret.data.precomputed import LARGEST_IMAGE, check_image_size
 from crossret.files.regular import check_regular
 
@@ -24,8 +23,8 @@ class Hdf5File:
 
     Args:
         path: the file.
-        features: name of the data set (images, k, d); one in a group as "group/name".
-        boxes: name of that of x0, y0, x1, y1 in pixels, (images, k, 4); None where there are none.
+        dataset: name of the data set (images, k, d); one in a group as "group/name".
+        box_dataset: name of that of x0, y0, x1, y1 in pixels, (images, k, 4); None where there are none.
 
     Raises:
         OSError: the file is missing.
@@ -33,17 +32,17 @@ class Hdf5File:
             not installed.
     """
 
-    def __init__(self, path: Path, features: str = "features", boxes: str | None = None) -> None:
+    def __init__(self, path: Path, dataset: str = "features", box_dataset: str | None = None) -> None:
         self.name = str(path)
-        self._names = (features, boxes)
+        self._names = (dataset, box_dataset)
         with _opened(path) as file:
-            stored = _data_set(path, file, features)
-            check_image_size(f"{path}: {features}", stored)
-            _check_written(path, stored, features)
-            if boxes is not None:
-                placed = _data_set(path, file, boxes)
-                check_box_shape(f"{path}: {boxes}", placed, stored)
-                _check_written(path, placed, boxes)
+            stored = _data_set(path, file, dataset)
+            check_image_size(f"{path}: {dataset}", stored)
+            _check_written(path, stored, dataset)
+            if box_dataset is not None:
+                placed = _data_set(path, file, box_dataset)
+                check_box_shape(f"{path}: {box_dataset}", placed, stored)
+                _check_written(path, placed, box_dataset)
             self.total, self.regions = stored.shape[:2]
 
     def __iter__(self) -> Iterator[Row]:
@@ -77,7 +76,7 @@ def _opened(path: Path) -> Any:
 def _data_set(path: str | Path, file: Any, name: str) -> Any:
     """A data set of three dimensions in the file itself."""
     found: dict[str, Any] = {}
-    with _undamaged(path, name):
+    with undamaged(f"{path}: {name}"):
         # What links lead to is not visited.
         file.visititems(lambda place, item: found.update({place: item}) if hasattr(item, "chunks") else None)
         stored = found.get(name.removeprefix("/"))
@@ -106,7 +105,7 @@ def _check_written(path: str | Path, stored: Any, name: str) -> None:
     blocks = math.prod(
         -(-size // block) for size, block in zip(stored.shape, stored.chunks or stored.shape, strict=True)
     )
-    with _undamaged(path, name):
+    with undamaged(f"{path}: {name}"):
         written = stored.id.get_num_chunks() if stored.chunks is not None else int(stored.id.get_storage_size() > 0)
     if written < blocks:
         raise ValueError(f"{path}: data set {name!r} is not whole: {written} of its {blocks} blocks were ever written")
@@ -115,14 +114,5 @@ def _check_written(path: str | Path, stored: Any, name: str) -> None:
 def _read(path: str, stored: Any, rows: slice) -> Any:
     if stored is None:
         return None
-    with _undamaged(path, f"{stored.name[1:]}, row {rows.start} and after"):
+    with undamaged(f"{path}: {stored.name[1:]}, row {rows.start} and after"):
         return stored[rows]
-
-
-@contextmanager
-def _undamaged(path: str | Path, what: str) -> Iterator[None]:
-    """Of a damaged file h5py raises what it likes: one error, which names the file and what was asked for."""
-    try:
-        yield
-    except Exception as error:
-        raise ValueError(f"{path}: {what}: damaged ({' '.join(str(error).split())})") from error

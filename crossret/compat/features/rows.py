@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from crossret.files.lines import read_lines
 
 
 @dataclass(frozen=True)
@@ -50,3 +55,24 @@ class Source(Protocol):
 
     def __iter__(self) -> Iterator[Row]:
         """Every image; raises a ValueError that names file, line or row, and reason, where one is malformed."""
+
+
+def read_wanted(path: Path) -> list[str]:
+    """The ids of the images that are wanted, a line each.
+
+    Raises:
+        OSError, ValueError: as ``read_lines``; there are none in it.
+    """
+    names = [line.strip() for line in read_lines(path)]
+    if not names:
+        raise ValueError(f"{path}: no ids in it")
+    return names
+
+
+@contextmanager
+def undamaged(place: str | os.PathLike[str]) -> Iterator[None]:
+    """Of a damaged file libraries raise what they like: one error, which names the place."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"{place}: damaged ({' '.join(str(error).split()) or type(error).__name__})") from error

@@ -81,16 +81,20 @@ def import_features(
         if first is None:
             raise ValueError(f"{source.name}: no images in it")
         shape = min(regions or source.regions, source.regions), first.features.shape[1]
-        half = first.features.dtype == np.float16
+        dtype = "<f2" if first.features.dtype.itemsize == 2 else "<f4"
         lengths: list[int] = []
-        write_features = files.enter_context(write_rows(outputs[1], shape, "<f2" if half else "<f4"))
+        write_features = files.enter_context(write_rows(outputs[1], shape, dtype))
         named = first.image_id is not None and wanted is None
         outputs += [ids_file] * named  # which is not to stay if the features fail at the very end
         write_ids = files.enter_context(atomic_write(ids_file)) if named else None
         with_boxes = first.boxes is not None
         write_boxes = files.enter_context(write_rows(outputs[0], (shape[0], 4), "<f4")) if with_boxes else None
         for row in chain([first], rows):
-            features, boxes = _checked(row, shape)
+            features, boxes = _checked(row, shape, dtype)
+            if (boxes is not None) != with_boxes:
+                raise ValueError(
+                    f"{row.place}: {'has no boxes' if with_boxes else 'has boxes'}, unlike the first image"
+                )
             write_features(features[None])
             if write_boxes is not None and boxes is not None:
                 write_boxes(boxes[None])
@@ -115,12 +119,12 @@ def _remove(paths: Iterable[Path]) -> None:
         path.unlink(missing_ok=True)
 
 
-def _checked(row: Row, shape: tuple[int, int]) -> tuple[NDArray[np.floating], NDArray[np.float32] | None]:
+def _checked(row: Row, shape: tuple[int, int], dtype: str) -> tuple[NDArray[np.floating], NDArray[np.float32] | None]:
     """Features and boxes of an image as they are written, padded to ``shape``."""
-    features = row.features[: shape[0]]
-    if features.dtype != np.float16:
-        with np.errstate(over="ignore", invalid="ignore"):
-            features = features.astype(np.float32)
+    if row.features.dtype.itemsize > 2 and dtype == "<f2":
+        raise ValueError(f"{row.place}: {row.features.dtype}, but the first image is in float16")
+    with np.errstate(over="ignore", invalid="ignore"):
+        features = row.features[: shape[0]].astype(dtype)
     finite = np.isfinite(features).all(axis=1)
     if not finite.all():
         raise ValueError(f"{row.place}: features of region {finite.argmin()} are not finite in float32")

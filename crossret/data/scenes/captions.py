@@ -8,9 +8,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from crossret.data.owners import PUBLISHED_CAPTIONS
 from crossret.data.scenes.world import IMAGE_SIZE, Scene, SceneObject
 
-CAPTIONS_PER_SCENE = 5
+CAPTIONS_PER_SCENE = PUBLISHED_CAPTIONS
 
 T = TypeVar("T")
 

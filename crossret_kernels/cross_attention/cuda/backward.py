@@ -19,8 +19,8 @@ class Sums:
     Attributes:
         own: whether of contexts (0) or queries (1).
         part: its items.
-        packed: its rows and what is told of them, of which `rows` are the former.
-        total: (rows, D) the sums; None while there are none.
+        packed: its rows, behind them zeros up to a multiple of eight rows, and what is told of them.
+        total: (rows, D) the sums, of contexts a multiple of eight rows; None while there are none.
         of_rows: (shares, rows) of queries, what each gets of itself.
         of_grams: (shares, numbers) of contexts, by way of their Gram matrices.
     """
@@ -28,7 +28,6 @@ class Sums:
     def __init__(self, call: Call, own: int, part: Part) -> None:
         self.call, self.own, self.part = call, own, part
         self.packed = call.pack(own, part)
-        self.rows = self.packed[: part.n_rows]
         self.total: Tensor | None = None
         self.of_rows: Tensor | None = None
         self.of_grams: Tensor | None = None
@@ -43,8 +42,8 @@ class Sums:
         if self.total is None:
             return
         finish_gradients(
-            self.total, self.packed, out, *self.call.located(self.own), self.part.numbers, self.call.choices,
-            self.of_rows, self.of_grams,
+            self.total[: self.part.n_rows], self.packed, out, *self.call.located(self.own), self.part.numbers,
+            self.call.choices, self.of_rows, self.of_grams,
         )  # fmt: skip
 
 
@@ -98,12 +97,14 @@ def _add_parts(contexts: Sums, queries: Sums, grad_scores: Tensor, for_contexts:
         grad_scores, contexts.packed, queries.packed, of_contexts.numbers, of_queries.numbers, of_contexts.jobs,
         of_queries.jobs, call.choices,
     )  # fmt: skip
-    matrix = of_similarities[:, : of_contexts.n_rows]
+    n_queries, pitch = of_similarities.shape
     if for_contexts:
-        contexts.add(matrix.mT, queries.rows)
+        contexts.add(of_similarities.mT, queries.packed[:n_queries])
         contexts.of_grams = _with(contexts.of_grams, of_grams)
     if for_queries:
-        queries.add(matrix, contexts.rows)
+        if pitch > of_contexts.n_rows:  # NaN may lie there, and the contexts' zeros times NaN are NaN
+            of_similarities[:, of_contexts.n_rows :].zero_()
+        queries.add(of_similarities, contexts.packed[:pitch])
         queries.of_rows = _with(queries.of_rows, of_rows)
 
 

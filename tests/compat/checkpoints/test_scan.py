@@ -106,6 +106,7 @@ def test_options_that_mean_nothing_are_named(tmp_path: Path, changes: dict[str, 
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
+        *((value, "not a checkpoint: no dictionary by strings") for value in ([1], torch.zeros(1), {1: 2})),
         ({"model": [1, 2, 3]}, r"no checkpoint of SCAN, VSE\+\+ or MHSAN: 'model' is no image and text"),
         ({"model": [{}, {}]}, "opt is no dictionary by strings"),
         ({"model": [{}, 3], "opt": {"cross_attn": "t2i"}}, r"model\[1\] is no dictionary by strings"),

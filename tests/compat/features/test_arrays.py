@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.lib.format import open_memmap
 
-from crossret.compat.features import ArrayFile, Hdf5File, hdf5, import_features
+from crossret.compat.features import ArrayFile, Hdf5File, arrays, hdf5, import_features
 
 RNG = np.random.default_rng(0)
 CORNERS = np.array([0, 0, 1, 1])
@@ -29,6 +31,38 @@ def test_an_array_is_written_in_float32_and_float16_as_it_is(tmp_path: Path, dty
     np.testing.assert_array_equal(np.load(tmp_path / "data" / "test_boxes.npy"), BOXES[:, :2].astype(np.float32))
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["test_boxes.npy", "test_ims.npy"]
     assert steps == [(row, 5) for row in range(1, 6)]
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", [">f2", ">f4", ">f8", "<f2"])
+def test_arrays_of_any_layout(tmp_path: Path, dtype: str, order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays, "_BLOCK_BYTES", 2 * FEATURES[0].size * int(dtype[2]))
+    expected = FEATURES.astype(dtype)
+    np.save(tmp_path / "x.npy", np.asarray(expected, order=order))
+    np.save(tmp_path / "boxes.npy", np.asarray(BOXES.astype(">f8"), order=order))
+    source = ArrayFile(tmp_path / "x.npy", tmp_path / "boxes.npy")
+    assert all(row.features.flags.c_contiguous for row in source)  # and so of a block, not across the file
+    import_features(source, tmp_path / "data", "test")
+    written = np.load(tmp_path / "data" / "test_ims.npy")
+    assert written.dtype == (np.float16 if dtype[1:] == "f2" else np.float32)
+    np.testing.assert_array_equal(written, expected.astype(np.float32))
+    np.testing.assert_array_equal(np.load(tmp_path / "data" / "test_boxes.npy"), BOXES.astype(np.float32))
+
+
+def test_fortran_order_is_read_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays, "_BLOCK_BYTES", 2**22)
+    stored = open_memmap(tmp_path / "x.npy", "w+", "<f4", (2**11, 32, 256), fortran_order=True)
+    for column in range(256):
+        stored[:, :, column] = column
+    del stored
+    tracemalloc.start()
+    import_features(ArrayFile(tmp_path / "x.npy"), tmp_path / "data", "test")
+    allocated = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert allocated < 2**24
+    written = np.load(tmp_path / "data" / "test_ims.npy", mmap_mode="r")
+    assert written.shape == (2**11, 32, 256)
+    assert all((image == np.arange(256)).all() for image in written[:: 2**8])
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,16 @@ def test_different_numbers_of_regions_are_told(tmp_path: Path, most: int | None,
     assert not data.features[1, 3:].any()
 
 
+def test_bytes_as_python_3_writes_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    written = (
+        {name: f"b'{text}'" if len(text) > 4 else text for name, text in fields_of(seed).items()} for seed in (7, 3)
+    )
+    path.write_text("".join(line(**fields) for fields in written))
+    import_features(BottomUpFiles([path]), tmp_path / "data", "train")
+    check(tmp_path / "data", "train", 7, 3)
+
+
 INFINITE = regions(2)[1].copy()
 INFINITE[1, 2] = np.inf
 
@@ -113,7 +123,8 @@ INFINITE[1, 2] = np.inf
         ({"image_w": "x"}, r"image_w is b'x', not a whole number above 0"),
         ({"num_boxes": "9" * 5000}, r"num_boxes is b'9{40}', not a whole number above 0"),
         ({"num_boxes": "6"}, r"boxes has 12 numbers, expected 4 for each of 6 boxes"),
-        ({"boxes": "b'AAAA'"}, r"boxes is not base64 \("),
+        ({"boxes": "b'AAAA"}, r"boxes is not base64 \("),
+        ({"boxes": "b'AAAA'"}, r"boxes has 3 bytes, not as many"),
         ({"features": "AAAA"}, r"features has 3 bytes, not as many"),
         ({"features": encoded(INFINITE)}, r"features of region 1 are not finite in float32"),
         (

@@ -1,0 +1,83 @@
+"""A matrix of scores and the ids of its pairs, as losses over it take them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from crossret_kernels.inputs.tensors import as_integers, check_floating, check_has_values
+from crossret_kernels.torch_internals import transformed
+
+Ids = Tensor | Sequence[int] | None
+
+REDUCTIONS = ("sum", "mean", "none")
+MOST_COLUMNS = 2**24  # which the kernels number by float32
+
+
+def check_shape(scores: Tensor, offset: int) -> None:
+    """Raise a ValueError or TypeError where scores are none, or have no column for a row's positive."""
+    if not isinstance(scores, Tensor):
+        raise TypeError(f"scores must be a floating-point tensor, not {type(scores).__name__}")
+    check_floating(scores, "scores")
+    check_has_values(scores, "scores")
+    if scores.dim() != 2:
+        raise ValueError(f"scores must have shape (n_rows, n_columns), got {tuple(scores.shape)}")
+    n_rows, n_columns = scores.shape
+    if n_rows > n_columns:
+        raise ValueError(f"scores must have a column for every row's positive, got {tuple(scores.shape)}")
+    if isinstance(offset, bool) or not isinstance(offset, (int, torch.SymInt)):
+        raise TypeError(f"positive_offset must be an integer, not {type(offset).__name__}")
+    if not 0 <= offset <= n_columns - n_rows:
+        raise ValueError(
+            f"positive_offset must lie in 0..{n_columns - n_rows}, as scores are {n_rows} by {n_columns}, not {offset}"
+        )
+
+
+def why_no_kernels(scores: Tensor) -> str | None:
+    """Why no kernels serve a loss of these scores; None where they may."""
+    if transformed():
+        return "torch.func's transforms and forward-mode differentiation go through 'torch'"
+    return f"its kernels take up to {MOST_COLUMNS} columns" if scores.size(1) > MOST_COLUMNS else None
+
+
+def as_ids(ids: Ids, name: str, scores: Tensor) -> Tensor | None:
+    """(n_columns,) int64 where the scores are; raises a ValueError or TypeError where they are no such ids."""
+    if ids is None:
+        return None
+    tensor = as_integers(ids, name)
+    if tensor.shape != scores.shape[1:]:
+        raise ValueError(f"{name} must hold one id for each of {scores.size(1)} columns, got {tuple(tensor.shape)}")
+    return tensor.to(scores.device).contiguous()
+
+
+def as_loss(made: Tensor, scores: Tensor) -> Tensor:
+    """A kernel's loss in the scores' dtype; as torch's own sums have it float32 under CUDA's autocast, which keeps them
+    from overflowing.
+    """
+    wide = scores.dtype is torch.float32 or (scores.is_cuda and torch.is_autocast_enabled("cuda"))
+    return made if wide else made.to(scores.dtype)
+
+
+def in_float32(scores: Tensor) -> Tensor:
+    """Scores of half precision in float32."""
+    return scores.to(torch.promote_types(scores.dtype, torch.float32))
+
+
+def matches(scores: Tensor, image_ids: Tensor | None, caption_ids: Tensor | None, offset: int) -> Tensor:
+    """(n_rows, n_columns) bool: which are no negatives of each other."""
+    n_rows, n_columns = scores.shape
+    places = torch.arange(n_columns, device=scores.device)
+    match = torch.zeros(n_rows, n_columns, dtype=torch.bool, device=scores.device)
+    for ids in (places, image_ids, caption_ids):
+        if ids is not None:
+            match = match | (ids[offset : offset + n_rows, None] == ids[None, :])
+    return match
+
+
+def reduced(losses: Tensor, reduction: str) -> Tensor:
+    """Of the losses of all rows (n_rows,) what the reduction makes."""
+    if reduction == "none":
+        return losses
+    return losses.sum() if reduction == "sum" else losses.sum() / max(len(losses), 1)
