@@ -81,9 +81,11 @@ def leaves() -> list[Tensor]:
 
 def seen(launches: list[Launch]) -> list[Any]:
     def sizes_of(launch: Launch) -> Any:
-        return getattr(launch.arguments.get("run"), "sizes", None), launch.arguments.get("strides")
+        owners = [launch.arguments.get(name) for name in ("run", "contexts", "queries")]
+        sizes = [getattr(owner, "sizes", getattr(owner, "source", None)) for owner in owners]
+        return sizes, launch.arguments.get("strides")
 
-    return [(x.name, x.grid, x.warps, x.kind, x.key, x.arguments.get("source"), sizes_of(x)) for x in launches]
+    return [(x.name, x.grid, x.warps, x.kind, x.key, sizes_of(x)) for x in launches]
 
 
 @recording

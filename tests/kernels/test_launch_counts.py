@@ -74,11 +74,15 @@ def test_gradients_of_one_side_take_fewer() -> None:
     assert launches(counts_of(False, True)) == both(FORWARD, {"kernels": 3, "products": 1})
 
 
-@pytest.mark.parametrize("lengths", [torch.full((128,), 20), None])
-def test_lengths_on_the_host_are_copied_once_a_step(lengths: torch.Tensor | None) -> None:
-    counts = counts_of(True, True, word_lengths=lengths)
-    assert counts["copies"] == (lengths is not None)
-    assert launches(counts - Counter(copies=1)) == both(FORWARD, BACKWARD)
+@pytest.mark.parametrize(
+    ("told", "copies"),
+    [({}, 0), ({"word_lengths": torch.full((128,), 20)}, 1), ({"word_mask": torch.ones(128, 20, dtype=torch.bool)}, 2)],
+)
+def test_lengths_on_the_host_are_copied_once_a_step(told: dict[str, Any], copies: int) -> None:
+    """A mask twice: it tells where rows lie, and where their gradients."""
+    counts = counts_of(True, True, **told)
+    assert counts["copies"] == copies
+    assert launches(counts - Counter(copies=copies)) == both(FORWARD, BACKWARD)
 
 
 def test_losses_of_many_rows_are_summed_by_an_operation() -> None:

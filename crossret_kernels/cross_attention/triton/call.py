@@ -236,7 +236,8 @@ class Call:
 
     def __init__(self, *arguments: Any, packed: bool = False) -> None:
         """From what the operation `crossret::scan_scores_triton` takes; whether its rows are packed already."""
-        images, captions = both_sides(arguments, arguments[9] is not None, read=not packed)
+        masked = any(arguments[own] is not None for own in (3, 7))  # which tells where gradients lie, too
+        images, captions = both_sides(arguments, arguments[9] is not None, read=masked or not packed)
         features, pairs = images.features, arguments[8]
         given, listed = (features.device, features.dtype, features.shape[-1]), pairs is not None
         layouts = _layout(images), _layout(captions)
@@ -258,6 +259,7 @@ class Call:
         form = self.form
         room = room or memory(form.device, [size for part in parts for size in part.room])
         made = [part.packed_in(*room[5 * place : 5 * place + 5]) for place, part in enumerate(parts)]
+        # A side without a part has no items; its strides are of as many bits as ever.
         packed, sources = [made[0]] * 2, [Source(*map(hidden, (*strides, *(0,) * 7))) for strides in form.strides]
         for part, own in zip(parts, made, strict=True):
             packed[part.own], sources[part.own] = own, part.source

@@ -200,12 +200,7 @@ class Layout:
             columns * row, gram_pitch // kind.C, first_tile, tile_items, abreast, pieces, slots[1], slots[0],
         )  # fmt: skip
         self.sizes = Sizes(*map(hidden, sizes))
-        self.room = [
-            contexts.n_items * gram_pitch**2,
-            PLANES * kept_plane,
-            columns * row + kind.C,
-            2 * plane or 16,
-        ]
+        self.room = [contexts.n_items * gram_pitch**2, PLANES * kept_plane, columns * row + kind.C, 2 * plane or 16]
         self.saved = [*contexts.room, *queries.room, *self.room]
         self.shape = (contexts.n_items, slots[1], slots[0]) if listed else (columns, rows)
         self.strides = (slots[1] * row, row, 1) if listed else (row, 1)

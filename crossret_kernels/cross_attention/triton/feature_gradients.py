@@ -87,13 +87,14 @@ def store(*sums: Sums) -> None:
     sums = tuple(own for own in sums if own.later)
     if not sums:
         return
-    form, far, made = sums[0].call.form, [False, False], [own.stored() for own in sums]
+    form, made = sums[0].call.form, [own.stored() for own in sums]
     summed = [made[0]._replace(source=NOWHERE)] * 2
     for own, of_own in zip(sums, made, strict=True):
         summed[own.part.own] = of_own
-        far[own.part.own] = own.out.stride(0) >= 2**30 - 2  # hidden strides take more than 32 bits
+    # Of either side, as one may be summed up in float32; hidden strides may take more than 32 bits.
+    outs = [(own.out.dtype, own.out.stride(0) >= 2**30 - 2 and own.source is not NOWHERE) for own in summed]
     grid = sum(own.part.n_items for own in sums), max(own.part.blocks for own in sums), 1
-    launch(store_gradients, grid, (*summed,), form.kinds, (form.key, sums[0].out.dtype, *far))
+    launch(store_gradients, grid, (*summed,), form.kinds, (form.key, *outs))
 
 
 @triton.jit

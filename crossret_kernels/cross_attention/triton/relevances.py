@@ -53,6 +53,7 @@ def mend(run, query, begin, end, KIND: tl.constexpr):
     for item in range(begin, end):
         for row in range(first, first + count):
             if tl.load(run.kept + wide(item) * shown(run.sizes.kept_pitch) + row) == CANCELS:
+                tl.debug_barrier()  # all threads have read it: `mend_row` writes over it
                 mend_row(run, item, first, count, row, KIND)
     tl.debug_barrier()  # relevances are read again, by whichever thread
 
