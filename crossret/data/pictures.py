@@ -9,13 +9,15 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 from PIL import Image, ImageOps
 
 from crossret.data.precomputed import PICTURES
 from crossret.files.regular import open_regular
+
+T = TypeVar("T")
 
 MOST_PIXELS = 2**29 // 3  # of a picture that is read, 512 MiB in RGB: a small file may claim any number
 # Formats that are not asked for: drawn by other programs, measured, films, and of marks that other files begin with.
@@ -60,36 +62,48 @@ def files_below(directory: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def find_pictures(directory: str | os.PathLike[str], ids: Sequence[str]) -> list[Path]:
-    """The files of images in a directory and in those inside it, by their ids, as ``find_files``."""
-    return find_files(directory, ((id_of(name), Path(directory, name)) for name in pictures_below(directory)[0]), ids)
+    """The files of images in a directory and in those inside it, by their ids, as ``find_by_ids``."""
+    files = ((id_of(name), Path(directory, name)) for name in pictures_below(directory)[0])
+    return find_by_ids(f"{directory}: {{}} pictures", files, ids)
 
 
-def find_files(
-    directory: str | os.PathLike[str], files: Iterable[tuple[str, Path]], ids: Sequence[str], what: str = "pictures"
-) -> list[Path]:
-    """Of the files of a directory, each with where it is as ``id_of`` says, those of images, by their ids.
+def find_by_ids(found: str, files: Iterable[tuple[str, T]], ids: Sequence[str]) -> list[T]:
+    """Of files, each with where it is in a directory as ``id_of`` says, those of images, by their ids.
 
     An id is where a file is, without its ending, ``beach/red kite``; or what it is called, ``red kite``; or the number
     that its name ends with: ``val2014/COCO_val2014_000000391895.jpg`` is image 391895; or where a file is, with
     folders before it that are around the directory.
 
+    Args:
+        found: what an error says of how many there are, "no" or a number: "photos: {} pictures".
+        files: of each its place and what is returned of it.
+        ids: of the images, perhaps repeatedly.
+
     Raises:
-        ValueError: there is no file of an image, or several; names the directory and the image.
+        ValueError: there is no file of an image, or several; names the image.
     """
-    ways: list[dict[str, list[Path]]] = [{}, {}, {}]
-    for own, path in files:
-        keys = own, own.rpartition("/")[2], *re.findall(r"0*([0-9]+)$", own)
-        for way, key in zip(ways, keys, strict=False):
-            way.setdefault(key, []).append(path)
-    found = []
+    ways: list[dict[str, list[T]]] = [{}, {}, {}]
+    for own, file in files:
+        for way, key in zip(ways, names_of(own), strict=False):
+            way.setdefault(key, []).append(file)
+    files_of = []
     for name in ids:
-        inside = [name[slash.end() :] for slash in re.finditer("/", name)]
-        found_by = [(way, name) for way in ways] + [(ways[0], end) for end in inside]
+        found_by = [(way, name) for way in ways] + [(ways[0], end) for end in ends_of(name)]
         of_image = next((way[key] for way, key in found_by if key in way), [])
         if len(of_image) != 1:
-            raise ValueError(f"{directory}: {len(of_image) or 'no'} {what} of image {name}")
-        found += of_image
-    return found
+            raise ValueError(f"{found.format(len(of_image) or 'no')} of image {name}")
+        files_of += of_image
+    return files_of
+
+
+def names_of(place: str) -> list[str]:
+    """What ids may call a file: where it is, what it is called, and the number that this ends with, if there is one."""
+    return [place, place.rpartition("/")[2], *re.findall(r"0*([0-9]+)$", place)]
+
+
+def ends_of(name: str) -> list[str]:
+    """An id without its first folders."""
+    return [name[slash.end() :] for slash in re.finditer("/", name)]
 
 
 def id_of(name: str) -> str:

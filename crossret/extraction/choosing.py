@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from crossret.extraction.late_interaction import (
     LateInteractionTexts,
     is_late_interaction,
 )
+from crossret.extraction.maps import encoder_of_package
 from crossret.extraction.naflex import NAFLEX, NaFlexEncoder
 from crossret.extraction.protocol import PictureEncoder, TextEncoder
 from crossret.extraction.texts import HuggingFaceTexts
@@ -24,7 +26,9 @@ def load_picture_encoder(name: str | os.PathLike[str], *, weights: bool = True) 
 
     Args:
         name: a folder that ``save_pretrained`` wrote, or a model of the Hugging Face Hub, which its cache may have; of
-            timm such a folder, ``timm/…`` of the Hub, or ``timm:…``, a name that timm knows.
+            timm such a folder, ``timm/…`` of the Hub, or ``timm:…``, a name that timm knows; or
+            ``package.module:function``, a function of an installed package that returns a ``PictureEncoder``, such as
+            ``MapEncoder`` around any convolutional network.
         weights: whether to load them; of what ``PictureEncoder.files`` are, there are none.
 
     Raises:
@@ -33,6 +37,8 @@ def load_picture_encoder(name: str | os.PathLike[str], *, weights: bool = True) 
     known = os.fspath(name)
     if known.startswith("timm:"):
         return TimmEncoder(known, known.removeprefix("timm:"), weights=weights)
+    if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", known):
+        return encoder_of_package(known)
     if is_late_interaction(known):
         return LateInteractionPictures(known)
     config = read_config(known)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,9 @@ class PictureSplit(PrecomputedDataset):
         named = given is None and ids.exists()
         source = find_source(folder, given, root, split, named=named, with_captions=True, skip=False)
         assert source.captions is not None
+        for count, why in ((source.without, "they have no captions"), (len(source.others), "they are no pictures")):
+            if count:
+                warnings.warn(f"{folder}: left out, as {why}: {count:,} files", stacklevel=2)
         self.name, self.captions_name, self.boxes_name = (
             str(folder),
             str(own[0] if own else captions),

@@ -19,14 +19,22 @@ def parse_json(text: str | bytes, place: str | os.PathLike[str]) -> Any:
         place: the file, or the part of one, that errors begin with.
 
     Raises:
-        ValueError: not JSON, or nested too deeply.
+        ValueError: not JSON, nested too deeply, or an object has two values of one name.
     """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_object)
     except RecursionError:
         raise ValueError(f"{place}: not JSON (nested too deeply)") from None
     except ValueError as error:
         raise ValueError(f"{place}: not JSON ({error})") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"two values of the name {next(name for name in names if names.count(name) > 1)!r}")
+    return values
 
 
 def parse_json_object(text: str | bytes, place: str | os.PathLike[str]) -> dict[str, Any]:

@@ -246,6 +246,18 @@ def test_ranks_train_the_encoder_as_one_process_does(
         assert losses(run / "bfloat16") != exact
 
 
+def test_what_is_left_out_is_said(scenes: Path, folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    pictures = shutil.copytree(scenes / "images" / "dev", tmp_path / "train")
+    (tmp_path / "train.tsv").write_text(f"{min(pictures.iterdir()).name}\ta red ball\n")
+    (pictures / "notes.txt").touch()
+    with pytest.warns(UserWarning) as told:
+        PictureSplit(tmp_path, "train", load_picture_encoder(folder_of("vit")))
+    assert [str(warning.message) for warning in told] == [
+        f"{pictures}: left out, as they have no captions: {len(list(pictures.iterdir())) - 2:,} files",
+        f"{pictures}: left out, as they are no pictures: 1 files",
+    ]
+
+
 def test_what_cannot_be_read(scenes: Path, folder_of: Callable[[str], Path], tmp_path: Path) -> None:
     encoder = load_picture_encoder(folder_of("vit"))
     with pytest.raises(FileNotFoundError, match=r"train\.tsv: no such file"):

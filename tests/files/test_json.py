@@ -17,6 +17,7 @@ def test_what_is_json_is_read() -> None:
     [
         ("{", "Expecting property name"),
         ("[" * 200_000, "nested too deeply"),
+        ('[{"a": 1, "b": {}, "a": 1}]', "two values of the name 'a'"),
         (b'"\xff"', "invalid start byte"),
     ],
 )

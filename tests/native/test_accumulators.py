@@ -18,7 +18,9 @@ FEW = 4  # multiply-adds: a loop of fewer has registers to spare, and its compil
 MULTIPLY_ADD = re.compile(r"vfn?madd|vdpbf16ps|fmla|bfdot")
 # A whole vector onto the stack: of x86 and of aarch64.
 STACK_STORE = re.compile(r"vmov\w+\s+%[xyz]mm\d+,[^,]*\(%r[sb]p\b|st[rp]\s+q\d+,.*\[sp")
-JUMP = re.compile(r"(?:j\w+|b\.\w+|cbn?z|tbn?z)\s+(?:[^<]*,\s*)?([0-9a-f]+)\b")
+JUMP = re.compile(r"(?:j\w+|b(?:\.\w+)?|cbn?z|tbn?z)\s+(?:[^<]*,\s*)?([0-9a-f]+)\b")
+
+LEAVES = re.compile(r"ret|jmp|b\s|br\s|ud2")  # what never goes on with the next instruction
 
 Instructions = list[tuple[int, str]]
 
@@ -32,23 +34,57 @@ def functions(listing: str) -> Iterator[tuple[str, Instructions]]:
             yield head[1], [(int(address, 16), text) for address, text in lines]
 
 
-def innermost_loops(instructions: Instructions) -> Iterator[list[str]]:
-    """From the target of every jump back to the jump, where neither another such loop lies between nor a return.
-
-    With a return between it is no loop: a rare case behind the function's end, as that of a row's last columns, goes on
-    in its middle.
-    """
+def blocks_of(instructions: Instructions) -> tuple[list[list[str]], list[list[int]]]:
+    """Instructions from one jump or jump's target to the next, and the blocks that each may go on to."""
     places = {address: place for place, (address, _) in enumerate(instructions)}
-    loops = []
-    for place, (_, text) in enumerate(instructions):
-        jump = JUMP.match(text)
-        target = None if jump is None else places.get(int(jump[1], 16))
-        back = target is not None and target <= place
-        if back and not any(text.startswith("ret") for _, text in instructions[target:place]):
-            loops.append((target, place))
-    for first, last in loops:
+    jumps = [JUMP.match(text) for _, text in instructions]
+    targets = [None if jump is None else places.get(int(jump[1], 16)) for jump in jumps]
+    ends = [
+        jump is not None or LEAVES.match(text) is not None for jump, (_, text) in zip(jumps, instructions, strict=True)
+    ]
+    firsts = sorted({0, *(at for at in targets if at is not None), *(at + 1 for at, end in enumerate(ends) if end)})
+    firsts = [first for first in firsts if first < len(instructions)]
+    number = {first: block for block, first in enumerate(firsts)}
+    bodies, onward = [], []
+    for first, after in zip(firsts, [*firsts[1:], len(instructions)], strict=True):
+        text, target = instructions[after - 1][1], targets[after - 1]
+        bodies.append([text for _, text in instructions[first:after]])
+        goes_on = LEAVES.match(text) is None and after < len(instructions)
+        onward.append([number[at] for at in (after if goes_on else None, target) if at is not None])
+    return bodies, onward
+
+
+def reachable(edges: list[list[int]], start: int, within: range) -> set[int]:
+    found, waiting = set(), [start]
+    while waiting:
+        block = waiting.pop()
+        if block in within and block not in found:
+            found.add(block)
+            waiting += edges[block]
+    return found
+
+
+def innermost_loops(instructions: Instructions) -> Iterator[list[str]]:
+    """From the target of every jump back to the jump what leads from one to the other, if no such loop lies between.
+
+    Where nothing leads back to the jump it is no loop: a rare case behind the function's end, as that of a row's last
+    columns, goes on in its middle.
+    """
+    bodies, onward = blocks_of(instructions)
+    before: list[list[int]] = [[] for _ in bodies]
+    for block, following in enumerate(onward):
+        for after in following:
+            before[after].append(block)
+    loops = {}
+    for last, following in enumerate(onward):
+        for first in following:
+            within = range(first, last + 1)
+            blocks = reachable(onward, first, within) & reachable(before, last, within)
+            if blocks:
+                loops[first, last] = blocks
+    for (first, last), blocks in loops.items():
         if not any((first, last) != (a, b) and first <= a and b <= last for a, b in loops):
-            yield [text for _, text in instructions[first : last + 1]]
+            yield [text for block in sorted(blocks) for text in bodies[block]]
 
 
 def spilling(listing: str) -> list[str]:

@@ -24,7 +24,11 @@ def extract(
         ),
     ],
     encoder: Annotated[
-        str, option("A vision model: its folder, or its name on the Hugging Face Hub; timm:NAME is timm's.")
+        str,
+        option(
+            "A vision model: its folder, or its name on the Hugging Face Hub; timm:NAME is timm's; "
+            "package.module:function calls yours, which returns an encoder."
+        ),
     ],
     output: Annotated[Path, option("Data directory to write a split into.", file_okay=False)],
     split: Annotated[

@@ -211,7 +211,7 @@ def import_features(
     named = ids_path(output, split)
     if ids is None and named.is_file() and takes_ids(sources[0]):
         ids = named
-    with progress_bar("reading") as progress:
+    with warnings_as_lines(), progress_bar("reading") as progress:
         source = open_source(sources, ids=ids, boxes=boxes, dataset=dataset, box_dataset=box_dataset)
         done = write_split(source, output, split, regions=region_count, progress=progress)
     written = "features and boxes" if done.with_boxes else "features"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -39,16 +39,20 @@ class ArrayFile:
         self._features = features if features.ndim == 3 else features[:, None]
         self._boxes_name = str(boxes)
         self._boxes = None if boxes is None else map_array(boxes, ndim=3, dtypes=FEATURE_DTYPES, any_order=True)
-        self.total, self.regions = self._features.shape[:2]
         check_image_size(path, self._features)
         if self._boxes is not None and boxes is not None:
             check_box_shape(boxes, self._boxes, self._features)
 
+    def measure(self, progress: Callable[[int, int], None]) -> tuple[int, int]:
+        """As ``Source.measure``."""
+        images, regions = self._features.shape[:2]
+        return images, regions
+
     def __iter__(self) -> Iterator[Row]:
         """Every image, as ``Source.__iter__``."""
-        every_box = repeat(None, self.total) if self._boxes is None else _images(self._boxes)
+        every_box = repeat(None, len(self._features)) if self._boxes is None else _images(self._boxes)
         for row, (features, boxes) in enumerate(zip(_images(self._features), every_box, strict=True)):
-            yield Row(f"{self.name}, row {row}", features, boxes, f"{self._boxes_name}, row {row}", row + 1)
+            yield Row(f"{self.name}, row {row}", features, boxes, f"{self._boxes_name}, row {row}")
 
 
 def _images(array: Any) -> Iterator[Any]:

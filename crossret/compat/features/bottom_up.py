@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossret.compat.features.rows import Row, read_wanted
+from crossret.data.pictures import ends_of, find_by_ids, names_of
 from crossret.data.precomputed import LARGEST_IMAGE
 from crossret.files.regular import check_regular, open_regular
 
@@ -23,11 +23,12 @@ _MOST_DIGITS = 9  # of a size or a number of boxes
 
 
 class _Line(NamedTuple):
-    """Where an image is, and how many regions it has."""
+    """Where an image is, what it is called, and how many regions it has."""
 
     path: Path
     place: str
     offset: int
+    image_id: str
     regions: int
 
 
@@ -40,8 +41,8 @@ class BottomUpFiles:
 
     Args:
         paths: the files.
-        ids: a file with the id of an image a line: which images are wanted and in which order, perhaps repeatedly.
-            Lines of others are looked at for their id alone.
+        ids: a file with the id of an image a line: which images are wanted and in which order, perhaps repeatedly; an
+            id tells a line's as ``find_by_ids`` has it. Lines of others are looked at for their id alone.
 
     Raises:
         OSError: a file is missing or cannot be read.
@@ -54,43 +55,40 @@ class BottomUpFiles:
         self._paths = paths
         for path in paths:
             check_regular(path)
-        self._ids = ids
         self._wanted = None if ids is None else read_wanted(ids)
+        self._found: list[_Line] | None = None
 
-    @property
-    def total(self) -> int:
-        return len(self._found)
-
-    @property
-    def regions(self) -> int:
-        return max((line.regions for line in self._found), default=0)
-
-    def __iter__(self) -> Iterator[Row]:
-        """Every image, as ``Source.__iter__``."""
-        with ExitStack() as stack:
-            files = {path: stack.enter_context(open_regular(path)) for path in self._paths}
-            for done, (path, place, offset, _) in enumerate(self._found, start=1):
-                files[path].seek(offset)
-                yield _row(_read_line(files[path], place), place, done)
-
-    @cached_property
-    def _found(self) -> list[_Line]:
-        """The line of each image that is asked for."""
+    def measure(self, progress: Callable[[int, int], None]) -> tuple[int, int]:
+        """As ``Source.measure``; which lines are of the images that are asked for is found out, too."""
         found: dict[str, _Line] = {}
-        wanted = None if self._wanted is None else set(self._wanted)
+        wanted = None if self._wanted is None else {end for name in self._wanted for end in (name, *ends_of(name))}
+        before, total = 0, sum(path.stat().st_size for path in self._paths)
         for path in self._paths:
             for place, offset, line in _lines(path):
                 image_id = _id(line, place)
                 if image_id in found:
                     raise ValueError(f"{place}: image {image_id!r} is at {found[image_id].place} already")
-                taken = wanted is None or image_id in wanted
-                found[image_id] = _Line(path, place, offset, len(_fields(line, place)[1]) if taken else 0)
-        if self._wanted is None:
-            return list(found.values())
-        for number, image_id in enumerate(self._wanted, start=1):
-            if image_id not in found:
-                raise ValueError(f"{self._ids}, line {number}: no image {image_id[:40]!r} in {self.name}")
-        return [found[image_id] for image_id in self._wanted]
+                taken = wanted is None or not wanted.isdisjoint(names_of(image_id))
+                found[image_id] = _Line(path, place, offset, image_id, len(_fields(line, place)[1]) if taken else 0)
+                progress(before + offset + len(line), total)
+            before += path.stat().st_size
+        self._found = list(found.values())
+        if self._wanted is not None:
+            lines = find_by_ids(f"{self.name}: {{}} lines", found.items(), self._wanted)
+            self._found = [line._replace(image_id=name) for line, name in zip(lines, self._wanted, strict=True)]
+        return len(self._found), max((line.regions for line in self._found), default=0)
+
+    def __iter__(self) -> Iterator[Row]:
+        """Every image, as ``Source.__iter__``."""
+        if self._found is None:
+            self.measure(lambda done, total: None)
+            assert self._found is not None
+        with ExitStack() as stack:
+            files = {path: stack.enter_context(open_regular(path)) for path in self._paths}
+            for path, place, offset, image_id, _ in self._found:
+                files[path].seek(offset)
+                named, boxes = _fields(_read_line(files[path], place), place)
+                yield Row(place, _numbers(named, "features", len(boxes), place), boxes, place, image_id)
 
 
 def _lines(path: Path) -> Iterator[tuple[str, int, bytes]]:
@@ -118,11 +116,6 @@ def _id(line: bytes, place: str) -> str:
     if not name or not name.isascii() or not name.decode().isprintable():
         raise ValueError(f"{place}: image_id is {image_id[:40]!r}, not a name in ASCII")
     return name.decode()
-
-
-def _row(line: bytes, place: str, done: int) -> Row:
-    named, boxes = _fields(line, place)
-    return Row(place, _numbers(named, "features", len(boxes), place), boxes, place, done, _id(line, place))
 
 
 def _fields(line: bytes, place: str) -> tuple[dict[str, bytes], NDArray[np.float32]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,11 @@ class Hdf5File:
                 placed = _data_set(path, file, box_dataset)
                 check_box_shape(f"{path}: {box_dataset}", placed, stored)
                 _check_written(path, placed, box_dataset)
-            self.total, self.regions = stored.shape[:2]
+            self._images, self._regions = stored.shape[:2]
+
+    def measure(self, progress: Callable[[int, int], None]) -> tuple[int, int]:
+        """As ``Source.measure``."""
+        return self._images, self._regions
 
     def __iter__(self) -> Iterator[Row]:
         """Every image, as ``Source.__iter__``."""
@@ -52,13 +56,13 @@ class Hdf5File:
             stored = _data_set(self.name, file, features)
             placed = None if boxes is None else _data_set(self.name, file, boxes)
             block = max(1, _BLOCK_BYTES // (math.prod(stored.shape[1:]) * stored.dtype.itemsize))
-            for begin in range(0, self.total, block):
+            for begin in range(0, self._images, block):
                 rows = slice(begin, begin + block)
                 images, places = _read(self.name, stored, rows), _read(self.name, placed, rows)
                 for number, image in enumerate(images):
                     row = begin + number
                     place, boxes_place = (f"{self.name}: {name}, row {row}" for name in self._names)
-                    yield Row(place, image, None if placed is None else places[number], boxes_place, row + 1)
+                    yield Row(place, image, None if placed is None else places[number], boxes_place)
 
 
 def _opened(path: Path) -> Any:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -93,32 +92,34 @@ class Images(ABC):
     """A ``Source`` of images by their arrays.
 
     Attributes:
-        name, total: as ``Source`` has them.
+        name: as ``Source`` has it.
+        total: how many images there are.
         ids: of the images, in order; None where they have none.
     """
 
     name: str
     total: int
-    ids: list[str] | None
+    ids: Sequence[str] | None
 
     @abstractmethod
     def opened(self, number: int) -> AbstractContextManager[Image]:
         """An image, which can be read meanwhile; raises a ValueError that names it where it is malformed."""
 
-    @cached_property
-    def regions(self) -> int:
+    def measure(self, progress: Callable[[int, int], None]) -> tuple[int, int]:
+        """As ``Source.measure``."""
         most = 0
         for number in range(self.total):
             with self.opened(number) as image:
                 most = max(most, image.regions)
-        return most
+            progress(number + 1, self.total)
+        return self.total, most
 
     def __iter__(self) -> Iterator[Row]:
         """Every image, as ``Source.__iter__``."""
         for number in range(self.total):
             with self.opened(number) as image:
                 own = None if self.ids is None else self.ids[number]
-                yield Row(image.place, *image.read(), image.boxes_place, number + 1, own)
+                yield Row(image.place, *image.read(), image.boxes_place, own)
 
 
 def _find(place: str, arrays: Arrays, given: str | None, known: tuple[str, ...]) -> tuple[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,6 @@ class Row:
         features: (k, d) floating point.
         boxes: (k, 4) floating point, x0, y0, x1, y1 in pixels; None where the source has none.
         boxes_place: the file and the line or row of the boxes.
-        done: how much of the source has been read with it.
         image_id: what the source calls the image; None where it has no names.
     """
 
@@ -32,7 +31,6 @@ class Row:
     features: NDArray[np.floating]
     boxes: NDArray[np.floating] | None
     boxes_place: str
-    done: int
     image_id: str | None = None
 
 
@@ -41,17 +39,16 @@ class Source(Protocol):
 
     Attributes:
         name: what errors call it.
-        total: of which ``Row.done`` tells how much has been read.
-        regions: the most that an image has; found out when it is asked for, perhaps by reading all.
     """
 
     name: str
 
-    @property
-    def total(self) -> int: ...
+    def measure(self, progress: Callable[[int, int], None]) -> tuple[int, int]:
+        """How many images there are, and the most regions of one.
 
-    @property
-    def regions(self) -> int: ...
+        Where all has to be looked at, ``progress`` is called with how much of it has been, and how much there is.
+        Raises a ValueError as ``__iter__``.
+        """
 
     def __iter__(self) -> Iterator[Row]:
         """Every image; raises a ValueError that names file, line or row, and reason, where one is malformed."""

@@ -57,7 +57,8 @@ def import_features(
         directory: the data directory, made if needed, and removed again if nothing comes to be in it.
         split: the split's name.
         regions: of each image no more than its first ones, at least 1; None takes all.
-        progress: called with (done, all of ``source.total``) after every image.
+        progress: called with how much is done, and how much there is to do, after every image; those that have to be
+            looked at before are counted, too.
 
     Raises:
         OSError: a file cannot be read or written; FileExistsError where one of those to write is there, BlockingIOError
@@ -76,11 +77,19 @@ def import_features(
             if path.exists():
                 raise FileExistsError(f"{path}: is there already; choose another split or directory")
         files.push(lambda kind, error, trace: _remove(outputs) if error is not None else None)
+        tell, looks = progress or (lambda done, total: None), 0
+
+        def look(done: int, total: int) -> None:
+            nonlocal looks
+            looks = 1
+            tell(done, 2 * total)
+
+        images, most = source.measure(look)
         rows = iter(source)
         first = next(rows, None)
         if first is None:
             raise ValueError(f"{source.name}: no images in it")
-        shape = min(regions or source.regions, source.regions), first.features.shape[1]
+        shape = min(regions or most, most), first.features.shape[1]
         dtype = "<f2" if first.features.dtype.itemsize == 2 else "<f4"
         lengths: list[int] = []
         write_features = files.enter_context(write_rows(outputs[1], shape, dtype))
@@ -104,8 +113,7 @@ def import_features(
             elif wanted is not None and row.image_id is not None and wanted[number : number + 1] != [row.image_id]:
                 raise ValueError(f"{row.place}: image {row.image_id} is not what {ids_file}, line {number + 1} names")
             lengths.append(min(len(row.features), shape[0]))
-            if progress is not None:
-                progress(row.done, source.total)
+            tell(looks * images + len(lengths), (looks + 1) * images)
         if wanted is not None and len(lengths) != len(wanted):
             raise ValueError(f"{source.name}: {len(lengths)} images, but {ids_file} names {len(wanted)}")
         if min(lengths) < shape[0]:

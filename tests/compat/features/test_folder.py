@@ -63,7 +63,7 @@ def test_files_of_varying_regions_come_by_name(tmp_path: Path) -> None:
     done = import_features(source, tmp_path / "data", "test", progress=lambda *step: steps.append(step))
     assert (done.images, done.regions, done.fewest, done.dimensions, done.with_boxes) == (3, 5, 3, 5, True)
     check(tmp_path / "data", "test", ["a", "b", "inside/c"], [1, 0, 2])
-    assert steps == [(1, 3), (2, 3), (3, 3)]
+    assert steps == [(done, 6) for done in range(1, 7)]  # headers, then features
 
 
 def test_ids_choose_and_order_and_repeat_files(tmp_path: Path) -> None:
@@ -289,14 +289,16 @@ def test_folders_that_do_not_fit_are_named(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(ValueError, match=rf"^{path}/11.npy: not a .npz file as 1.npz, and a folder holds one kind$"):
         Folder(path)
     (path / "11.npy").rename(path / "0.md")
-    with pytest.raises(ValueError, match=rf"^{path}/0.md: not a .npz file as 1.npz, and a folder holds one kind$"):
-        Folder(path)
-    (path / "0.md").unlink()
+    (path / "info.txt").touch()
+    with pytest.warns(UserWarning, match=rf"^{path}: left out, as they are no features: 2 \(0.md, info.txt\)$"):
+        assert Folder(path).ids == ["1", "2"]
+    for other in ("0.md", "info.txt"):
+        (path / other).unlink()
     (path / " 3.npz").touch()
     with pytest.raises(ValueError, match=rf"^{path}/ 3.npz: its name is none of a picture"):
         Folder(path)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=rf"^{tmp_path}/empty: no files in it$"):
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/empty: no files of features in it: .tsv, "):
         Folder(tmp_path / "empty")
     (tmp_path / "empty" / "1.tsv").touch()
     with pytest.raises(ValueError, match=r"1.tsv: a .tsv file, which is not one image's$"):
