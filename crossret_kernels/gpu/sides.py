@@ -109,11 +109,11 @@ class Side(NamedTuple):
         return np.full(self.n_items, self.slots, np.int64)
 
 
-def both_sides(arguments: Sequence[Any], may_be_empty: bool) -> tuple[Side, Side]:
+def both_sides(arguments: Sequence[Any], may_be_empty: bool, read: bool = True) -> tuple[Side, Side]:
     """Images and captions from what operations take: features, offsets, lengths and mask of either.
 
     What tells lengths on a device is waited for, once for both sides, and checked: inside torch.compile nothing else
-    looks at it.
+    looks at it. What is on the host is copied to the device if kernels are to `read` it.
 
     Raises:
         ValueError: an item is empty that must not be, or has rows that are not there.
@@ -127,7 +127,7 @@ def both_sides(arguments: Sequence[Any], may_be_empty: bool) -> tuple[Side, Side
         first, second = None, None
     elif not ((first is None or first.is_cpu) and (second is None or second.is_cpu)):
         first, second = together_on_host((first, second))
-    if not capturing(regions.device):
+    if read and not capturing(regions.device):
         of_regions, of_words = beside(regions.device, of_regions, of_words)
     return _side(regions, of_regions, first, may_be_empty), _side(words, of_words, second, may_be_empty)
 

@@ -29,11 +29,9 @@ class Attention:
 
     STEP = 64  # rows are packed to a multiple of it, so that products take no masks
     PACKED_ELEMENTS = 4096  # of the rows that a program packs at once
-    MENDED = 16  # columns of attended vectors at a time: few, as their tile waits in registers
     POOLED_CONTEXTS, POOLED_QUERIES = 16, 32  # items of contexts, and queries, that are pooled at a time
-    FEATURES = 64  # columns of features that a program adds to; divides STEP
 
-    CELL_BYTES = 128 * 2**20  # of similarities and what is kept beside them, their gradients included where apart
+    CELL_BYTES = 128 * 2**20  # of similarities and what is kept beside them, their gradients included
     ROW_BYTES = 24 * 2**20  # of either side's packed rows, in float32
     GRAM_BYTES = 24 * 2**20
     LISTED_BYTES = 128 * 2**20  # of listed pairs' rows and similarities together
@@ -157,6 +155,7 @@ class TripletLoss:
     ROWS, COLUMNS = 32, 64  # of a tile of scores
     PROGRAMS = 512  # at most, each with statistics of its own of every column
     PARTS, POSITIVES = 32, 64  # of a tile that brings programs' statistics together
+    SUMMED = 256  # positives whose losses the program that makes them sums up, at most: one program's work
 
 
 class ContrastiveLoss(TripletLoss):

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+import triton.language as tl
 
 from crossret_kernels import scan_scores
-from crossret_kernels.cross_attention.triton import forward
+from crossret_kernels.cross_attention.triton import forward, pooling
 from crossret_kernels.gpu.tuning import Attention
 from tests.interpreted.programs import ORDERS, programs_share_nothing
 from tests.kernels.scan_checks.agreement import Agreement
@@ -44,8 +45,28 @@ class TestAgreement(Agreement):
         """Their even weights cancel these regions, as the word's do not; the long way takes long, and for nothing."""
         region = torch.randn(1, 1, 8, generator=torch.Generator().manual_seed(0))
         regions = torch.cat([region, -region], 1)
-        monkeypatch.setattr(forward, "attended_vectors", None)
+        monkeypatch.setattr(pooling, "mend", None)
         assert scan_scores(regions, region, backend=kernels.backend).isfinite().all()
+
+    @pytest.mark.parametrize(
+        ("longest", "norm", "normalize"),
+        [
+            ((18, 3), "l2norm", False),
+            ((18, 3), "no_norm", True),
+            ((3, 40), "clipped_l1norm", True),
+            ((3, 40), "softmax", False),
+        ],
+        ids=str,
+    )
+    def test_relevances_made_the_long_way(
+        self, kernels: Kernels, longest: tuple[int, int], norm: str, normalize: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """All of them, as of attended vectors that cancel: by several blocks of contexts, and tiles of queries."""
+        monkeypatch.setattr(forward, "CANCELLED", tl.constexpr(1e9))
+        pairs = torch.tensor([[0, 1], [2, 0]]) if norm == "l2norm" else None
+        batch = batch_of(3, 2, 8, longest, pairs=pairs)
+        with programs_share_nothing():
+            kernels.check(batch, raw_feature_norm=norm, normalize=normalize, pooling="lse")
 
 
 class TestNotFinite(NotFinite):
@@ -54,7 +75,7 @@ class TestNotFinite(NotFinite):
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
     @DIRECTIONS
     def test_gradients_beside_nan_in_every_order(self, kernels: Kernels, direction: str, dtype: torch.dtype) -> None:
-        """∂L/∂S takes the place of S, where the next programs' cells are."""
+        """NaN of an item passes into no other's, whichever program comes first."""
         check_gradients_beside_nan(kernels, direction, dtype)
 
 

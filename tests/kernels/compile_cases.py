@@ -193,8 +193,8 @@ def mostly(*often: int, of: tuple[int, ...] = ARCHITECTURES) -> tuple[int, ...]:
 
 def few_suffice(launch: Launch) -> bool:
     """Whether a few kinds stand for all: options change the kernel little, or it is compiled with gradients too."""
-    alike = {*WITHOUT_PRODUCTS, "gram_matrices", "add_gram_products"}
-    return launch.name in alike or (launch.name == "attend" and (launch.kind.MEND or not launch.kind.SAVE))
+    alike = {*WITHOUT_PRODUCTS, "gram_matrices"}
+    return launch.name in alike or (launch.name == "attend" and not launch.kind.SAVE)
 
 
 # Every kernel of scores on every architecture, others on some; at every precision on one or another. Further kinds are
@@ -255,10 +255,10 @@ COVERING = [
 
 # Calls whose kernels take the most shared memory: which kernels, and of their constants those that tell them apart.
 LARGEST: list[tuple[Case, str, dict[str, Any]]] = [
-    (scan("bfloat16", gradients=True), "attend", {"SAVE": True, "MEND": False}),
+    (scan("bfloat16", gradients=True), "attend", {"SAVE": True}),
     (scan("bfloat16", gradients=True), "similarity_gradients", {}),
-    (patches("bfloat16", gradients=True), "attend", {"SAVE": True, "MEND": True}),
-    (patches("tf32", pairs=True, options={"normalize": True, "lambda_softmax": 100.0}), "attend", {"MEND": True}),
+    (patches("bfloat16", gradients=True), "attend", {"SAVE": True}),
+    (patches("tf32", pairs=True, options={"normalize": True, "lambda_softmax": 100.0}), "attend", {}),
     (attended("float32"), "pair_gradients", {}),
     (attended("float32"), "sum_pairs", {"OF_CONTEXTS": True}),
     (maxsim("tf32", packed=True, function=maxsim_argmax), "best_of_tiles", {"INDEX": True}),

@@ -22,7 +22,7 @@ pytest.importorskip("triton")
 
 from crossret_kernels.cross_attention.triton import chunks, feature_gradients
 from crossret_kernels.gpu import triton_launch
-from crossret_kernels.gpu.tuning import GatedAttention, HeterogeneousAttention, SumMax
+from crossret_kernels.gpu.tuning import Attention, GatedAttention, HeterogeneousAttention, SumMax
 from tests.kernels.gated import gated_parameters
 from tests.kernels.heterogeneous import make_layers
 from tests.kernels.offline import recorded
@@ -140,13 +140,18 @@ def test_batches_of_guided_pairs_compile_nothing(layered: bool, monkeypatch: pyt
 
 @pytest.mark.parametrize("function", [scan_scores, maxsim_scores])
 def test_what_calls_share_suits_them_all(function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever features, pairs and scores' gradients begin, and however far apart items lie."""
+    """Wherever features, pairs and scores' gradients begin, and however far apart items lie.
+
+    Of listed pairs gradients of three items are summed up in float16, those of two in float32.
+    """
     for module in (chunks, feature_gradients):
         monkeypatch.setattr(module, "multiply", lambda *_: None)
     for name in ("QUERIES", "ITEMS", "LEAST_STEPS"):  # sums of two runs
         monkeypatch.setattr(SumMax, name, 1)
+    monkeypatch.setattr(Attention, "SUM_BYTES", 4 * 34)
     far = torch.empty(2**30 + 18, dtype=torch.float16).as_strided((2, 1, 17), (2**30 + 1, 17, 1))
-    sides = [torch.zeros(2 * 17 + 8, dtype=torch.float16)[begin : begin + 34].view(2, 1, 17) for begin in (0, 1)]
+    memory = torch.zeros(60, dtype=torch.float16)
+    sides = [memory[begin : begin + n * 17].view(n, 1, 17) for begin, n in ((0, 2), (1, 3))]
     listed = [torch.zeros(9, dtype=torch.int64)[begin : begin + 8].view(4, 2) for begin in (0, 1)]
     own = dict[int, set[str]]()
     with recorded() as launches, monkeypatch.context() as patch:

@@ -30,14 +30,14 @@ def test_kernels_are_launched(tmp_path: Path) -> None:
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     launched = dict(line.split(": ") for line in result.stdout.splitlines())
-    # Of attention both sides packed, Gram matrices, attention twice and pooling; then as many of gradients.
+    # Of attention packing, Gram matrices, attention and pooling; then as many of gradients.
     expected = {
-        "scan_scores": "12",
+        "scan_scores": "8",
         "maxsim_scores": "4",
         "triplet_loss": "3",
         "attention_pool": "6",
         "gated_attention_scores": "19",
         "heterogeneous_scores": "15",
-        "scan_scores by Triton": "12",
+        "scan_scores by Triton": "8",
     }
     assert launched == expected

@@ -101,8 +101,6 @@ def attend(*arguments: Any) -> tuple[Tensor, ...]:
     )
     if count:
         out = scores, attended if call.kind.ATTENDED else scores, weights, relevances
-        launch(
-            attend_pairs, (count, 1, 1), (*call.lies, call.pairs, *out, *call.sizes, *call.numbers), call.kind,
-            call.key, call.warps,
-        )  # fmt: skip
+        given = *call.lies, call.pairs, *out, *call.sizes, *call.numbers
+        launch(attend_pairs, (count, 1, 1), given, call.kind, call.key, call.warps)
     return scores, attended, weights, relevances

@@ -169,12 +169,11 @@ def sum_pairs(
     c, q = tl.arange(0, KIND.C), tl.arange(0, KIND.Q)
     if KIND.OF_CONTEXTS:
         rows, here, place, first_place = context_rows(contexts, item, KIND)
-        here = here & (begin + 0 * place < end)  # an item without pairs is not read: a NaN there is nobody's
-        own = load_columns(contexts.features, rows, here, d, D, KIND).to(tl.float32)
     else:
         rows, here, place, first_place = query_rows(queries, item, KIND)
-        here = here & (begin + 0 * place < end)
-        own = load_columns(queries.features, rows, here, d, D, KIND).to(tl.float32)
+    here = here & (begin + 0 * place < end)  # an item without pairs is not read: a NaN there is nobody's
+    features = contexts.features if KIND.OF_CONTEXTS else queries.features
+    own = load_columns(features, rows, here, d, D, KIND).to(tl.float32)
     sums = own * 0.0
     along = tl.sum(sums, 1)
     coefficient = along
@@ -234,22 +233,15 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     c, q = call.kind.C, call.kind.Q
     most = max(1, AttendedPairs.CELL_BYTES // (8 * c * q))
     whole = count <= most  # of all pairs at once sums are rounded where they are made
-    results = [
-        torch.zeros_like(
-            side.features if own else side.features[:0], dtype=dtype if whole else torch.float32,
-            memory_format=torch.contiguous_format,
-        )
-        for side, own in zip(call.sides, wanted, strict=True)
-    ]  # fmt: skip
+    options: dict[str, Any] = {"dtype": dtype if whole else torch.float32, "memory_format": torch.contiguous_format}
+    features = (side.features if own else side.features[:0] for side, own in zip(call.sides, wanted, strict=True))
+    results = [torch.zeros_like(x, **options) for x in features]
     sizes = (min(count, most), c, q), (min(count, most), c, q), (min(count, most), 2, c), (min(count, most), 4, q)
     kept = Kept(*(torch.empty(size, dtype=torch.float32, device=call.pairs.device) for size in sizes))
     for first in range(0, count, most):
         pairs = call.pairs[first : first + most]
-        launch(
-            pair_gradients, (len(pairs), 1, 1),
-            (*call.lies, call.pairs, given, kept, first, *call.sizes, *call.numbers[:3]), call.kind, call.key,
-            call.warps,
-        )  # fmt: skip
+        of_pairs = *call.lies, call.pairs, given, kept, first, *call.sizes, *call.numbers[:3]
+        launch(pair_gradients, (len(pairs), 1, 1), of_pairs, call.kind, call.key, call.warps)
         for of_contexts in (True, False):
             place = int(not of_contexts)
             side, out = call.sides[place], results[place]
@@ -257,11 +249,8 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
                 continue
             items, order = pairs[:, call.kind.COLUMN if of_contexts else 1 - call.kind.COLUMN].sort(stable=True)
             borders = torch.searchsorted(items, torch.arange(side.n_items + 1, device=items.device))
-            launch(
-                sum_pairs, (side.n_items * -(-call.dim // K.value), 1, 1),
-                (*call.lies, call.pairs, order, borders, given, kept, out, first, *call.sizes[:2]),
-                call.kind._replace(OF_CONTEXTS=of_contexts), (call.key, whole), call.warps,
-            )  # fmt: skip
-    made = [x if own else x.new_empty(0) for x, own in zip(results, wanted, strict=True)]
-    made = [x.to(dtype) for x in made]
+            grid, kind = (side.n_items * -(-call.dim // K.value), 1, 1), call.kind._replace(OF_CONTEXTS=of_contexts)
+            of_items = *call.lies, call.pairs, order, borders, given, kept, out, first, *call.sizes[:2]
+            launch(sum_pairs, grid, of_items, kind, (call.key, whole), call.warps)
+    made = [(x if own else x.new_empty(0)).to(dtype) for x, own in zip(results, wanted, strict=True)]
     return (made[0], made[1]) if not call.kind.COLUMN else (made[1], made[0])

@@ -14,7 +14,7 @@ from crossret_kernels.gpu.triton_tiles import bounded, inverse, share_left, show
 EPS = tl.constexpr(1e-8)  # of the published code: added to norms after the root, and the cosine's least denominator
 MOST_LOGIT = tl.constexpr(3.4e38)  # so that no difference to the greatest is ∞ − ∞, however large λ is
 LOG2_E = tl.constexpr(1.4426950408889634)  # exp(x) is exp2(x log₂e): exp2 takes one instruction, exp five
-# Planes of what is kept of every item of contexts and row of queries (`forward.attend`).
+# Planes of what is kept of every item of contexts and row of queries (`relevances.store_relevances`).
 OF_PRODUCTS, OF_SQUARES, SHIFT, OF_RELEVANCES = (tl.constexpr(plane) for plane in range(1, 5))
 
 
@@ -33,7 +33,7 @@ def wide(index):
 @triton.jit
 def item_of(side, item):
     """(first row, number of rows) of an item."""
-    return tl.load(side.items + 3 * item), tl.load(side.items + 3 * item + 1)
+    return tl.load(side.items + 4 * item), tl.load(side.items + 4 * item + 1)
 
 
 @triton.jit
@@ -81,7 +81,7 @@ def query_tile(number, run, KIND: tl.constexpr):
         n_items = tl.maximum(tl.load(tile + 3) - tl.load(tile + 1), 1)
     rows = row + tl.arange(0, N)
     g = tl.arange(0, G)
-    items = run.queries.items + 3 * (first_item + g)
+    items = run.queries.items + 4 * (first_item + g)
     begins = tl.load(items, mask=g < n_items, other=0)
     ends = begins + tl.load(items + 1, mask=g < n_items, other=0)
     inside = (rows[:, None] >= begins[None, :]) & (rows[:, None] < ends[None, :])
@@ -91,27 +91,18 @@ def query_tile(number, run, KIND: tl.constexpr):
 
 
 @triton.jit
-def similarities(run, tile, context, start, KIND: tl.constexpr, OWN: tl.constexpr = False):
+def similarities(run, tile, context, start, KIND: tl.constexpr):
     """(N, C) of a tile's queries and C contexts of an item, given by its first row and number of rows, from `start` on.
 
-    Finite where one is not there. OWN reads these items' cells of S alone: others' may be gradients already. Contexts
-    begin at multiples of four, so that a lane loads 16 bytes at once: nothing that clamps an index may hide that.
+    Finite where one is not there. Contexts begin at multiples of four, so that a lane loads 16 bytes at once: nothing
+    that clamps an index may hide that.
     """
-    N: tl.constexpr = KIND.N
-    C: tl.constexpr = KIND.C
     _first_item, _n_items, row, n_rows, _here, _members, _query_lengths, query_scales = tile
-    c = start + tl.arange(0, C)
-    q = tl.minimum(row + tl.arange(0, N), tl.maximum(row + n_rows - 1, 0))
+    c = start + tl.arange(0, KIND.C)
+    q = tl.minimum(row + tl.arange(0, KIND.N), tl.maximum(row + n_rows - 1, 0))
     first = 0 if KIND.LISTED else context[0]
-    lines = run.S + q[:, None] * (shown(run.sizes.pitch) * 16)
-    if OWN:
-        cells = lines + (tl.multiple_of(first, 4) + c)[None, :]
-        count = tl.where(n_rows > 0, context[1], 0)
-        there = (c < tl.multiple_of((count + 3) // 4 * 4, 4))[None, :]
-        s = tl.load(tl.max_contiguous(tl.multiple_of(cells, [1, 16]), [1, 4]), there, 0.0)
-    else:
-        cells = lines + (tl.multiple_of(first, 4) + c)[None, :]
-        s = tl.load(tl.max_contiguous(tl.multiple_of(cells, [1, 16]), [1, 4]))
+    cells = run.S + q[:, None] * (shown(run.sizes.pitch) * 16) + (tl.multiple_of(first, 4) + c)[None, :]
+    s = tl.load(tl.max_contiguous(tl.multiple_of(cells, [1, 16]), [1, 4]))
     if KIND.NORMALIZE:
         s = s * query_scales[:, None] * context_scales(run, context, start, KIND)[None, :]
     return s
@@ -131,6 +122,32 @@ def context_scales(run, context, start, KIND: tl.constexpr):
 @triton.jit
 def clip(s, run, KIND: tl.constexpr):
     return tl.where(s > 0, s, run.numbers.slope * s) if KIND.CLIPS else s
+
+
+@triton.jit
+def query_norms(run, first, count, columns, scales, there, KIND: tl.constexpr):
+    """What an item's queries normalise these columns of S by: (norms, or sums of the softmax; its greatest)."""
+    j = tl.arange(0, 32)
+    pitch = shown(run.sizes.pitch) * 16
+    cells = run.S + wide(first + j)[:, None] * pitch + columns[None, :]
+    greatest = tl.full(columns.shape, float("-inf"), tl.float32)
+    sums = tl.full(columns.shape, 0, tl.float32)
+    for step in tl.static_range(2 if KIND.NORM == "softmax" else 1):
+        for start in range(0, count, 32):
+            inside = (start + j < count)[:, None] & there[None, :]
+            s = tl.load(cells + wide(start) * pitch, mask=inside, other=0.0)
+            if KIND.NORMALIZE:
+                _of_queries, query_scales = row_lengths(run.queries, first + start + j, start + j < count, KIND)
+                s = s * query_scales[:, None] * scales[None, :]
+            x = clip(s, run, KIND)
+            if KIND.NORM != "softmax":
+                sums += tl.sum(tl.abs(x) if KIND.NORM == "l1norm" else x * x, 0)
+            elif step == 0:
+                greatest = tl.maximum(greatest, tl.max(tl.where(inside, x, float("-inf")), 0))
+            else:
+                logits = (x - greatest[None, :]) * LOG2_E
+                sums += tl.sum(tl.exp2(tl.where(inside, logits, float("-inf"))), 0)
+    return tl.sqrt(sums) if KIND.NORM == "l2norm" else sums, greatest
 
 
 @triton.jit
@@ -195,12 +212,17 @@ def context_weights(s, run, tile, context, start, shift, KIND: tl.constexpr):
     where |λn| is at most 20: exp(±20) squared keeps its digits.
     """
     n, norms = normalised(clip(s, run, KIND), run, tile, context, start, KIND)
-    if KIND.SHIFTED:
-        logits = tl.minimum(bounded(n * run.numbers.lambda_softmax, MOST_LOGIT) - shift[:, None], 0.0) * LOG2_E
-    else:
-        logits = n * (run.numbers.lambda_softmax * LOG2_E)
+    logits = logits_of(n, shift[:, None], run, KIND)
     there = start + tl.arange(0, KIND.C) < context[1]
     return tl.exp2(tl.where(there[None, :], logits, float("-inf"))), n, norms
+
+
+@triton.jit
+def logits_of(n, shift, run, KIND: tl.constexpr):
+    """What exp2 makes weights of."""
+    if KIND.SHIFTED:
+        return tl.minimum(bounded(n * run.numbers.lambda_softmax, MOST_LOGIT) - shift, 0.0) * LOG2_E
+    return n * (run.numbers.lambda_softmax * LOG2_E)
 
 
 @triton.jit

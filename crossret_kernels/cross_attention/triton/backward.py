@@ -1,10 +1,11 @@
-"""Gradients of stacked cross attention in Triton (docs/kernels.md §2): S is made again, and turned into ∂L/∂S.
+"""Gradients of stacked cross attention in Triton (docs/kernels.md §2): S, kept or made again, gives ∂L/∂S.
 
 Every sum is taken in the same order every time, and none by two programs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -30,26 +31,12 @@ from crossret_kernels.cross_attention.triton.attention import (
     weighted_grams,
     wide,
 )
-from crossret_kernels.cross_attention.triton.call import TOGETHER, Call, Part, replaced
-from crossret_kernels.cross_attention.triton.chunks import (
-    Layout,
-    Packing,
-    Plan,
-    Run,
-    listed_runs,
-    run_in,
-    saved_of,
-    whole_of,
-)
-from crossret_kernels.cross_attention.triton.feature_gradients import (
-    Sums,
-    add_gram_products,
-    store,
-    store_gradients,
-    store_listed,
-)
-from crossret_kernels.cross_attention.triton.forward import MOST_FACTOR, TINY, attend_to, multiply
+from crossret_kernels.cross_attention.triton.call import TOGETHER, Call, memory, replaced
+from crossret_kernels.cross_attention.triton.chunks import Plan, Run, listed_runs, planned_runs, run_in, whole_of
+from crossret_kernels.cross_attention.triton.feature_gradients import Sums, store
+from crossret_kernels.cross_attention.triton.forward import attend_to
 from crossret_kernels.cross_attention.triton.pooling import relevance_gradients
+from crossret_kernels.cross_attention.triton.relevances import MOST_FACTOR, TINY
 from crossret_kernels.gpu.triton_launch import launch
 from crossret_kernels.gpu.triton_tiles import bounded, share_left, shown
 from crossret_kernels.gpu.tuning import Attention
@@ -64,12 +51,11 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     What the forward pass has saved is not made again.
     """
     grad_scores, saved, *others = arguments
-    call, needed = Call(*others[:-3]), others[-2:]
+    call, needed = Call(*others[:-3], packed=saved.numel() > 0), others[-2:]
     grad_scores = grad_scores.float()
     if max(grad_scores.stride(), default=0) >= 2**30 - 2:
         grad_scores = grad_scores.contiguous()
-    order = call.form.order
-    wanted = needed[::order]
+    wanted = needed[:: call.form.order]
     made = 0 not in call.shape and call.filled and any(needed)
     layout = whole_of(call) if made and call.pairs is None else None
     # Where items have slots, kernels store gradients of all rows there are.
@@ -78,141 +64,93 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
         new(side.features, memory_format=torch.contiguous_format) if want else side.features.new_empty(0)
         for side, want in zip(call.sides, wanted, strict=True)
     ]
-    of_contexts, of_queries = (out if want else None for out, want in zip(outs, wanted, strict=True))
+    of_sides = [out if want else None for out, want in zip(outs, wanted, strict=True)]
     if layout is not None:
-        run = run_in(saved if saved.numel() else saved_of(layout), call, layout, pack=not saved.numel())
-        if saved.numel():
-            multiply(run)
-        else:
-            attend_to(run, save=True)
-        _store_of_run(run, grad_scores, of_contexts, of_queries)
+        kept = saved if saved.numel() else grad_scores.new_empty(sum(layout.saved))
+        _sum_up([run_in(kept, call, layout, made=saved.numel() > 0)], grad_scores, of_sides)
     elif made and call.pairs is not None:
-        _add_of_listed_pairs(call, grad_scores, of_contexts, of_queries)
+        # Sums of an item whose pairs lie in several runs are kept in float32, while there is memory for it.
+        most = Attention.SUM_BYTES // 4
+        sums = [out.float() if out is not None and out.numel() <= most else out for out in of_sides]
+        _sum_up(listed_runs(call, Attention.LISTED_BYTES // 2), grad_scores, sums)
+        for out, summed in zip(of_sides, sums, strict=True):
+            if out is not None and summed is not None and summed is not out:
+                out.copy_(summed)
     elif made:
         plan = Plan(call)
-        _add_of_all_pairs(Packing(call, plan), plan.parts(_apart(call)), grad_scores, of_contexts, of_queries)
-    of_images, of_captions = outs[::order]
+        parts = plan.parts(gradients=True)
+        # Where both sides come in parts, for one side after the other, so that sums stay in float32.
+        if min(map(len, parts)) == 1:
+            _sum_up(planned_runs(call, plan, parts, outer=int(len(parts[0]) == 1)), grad_scores, of_sides)
+        else:
+            for own in (side for side in (0, 1) if wanted[side]):
+                of_one = [out if side == own else None for side, out in enumerate(of_sides)]
+                _sum_up(planned_runs(call, plan, parts, outer=own), grad_scores, of_one)
+    of_images, of_captions = outs[:: call.form.order]
     return of_images, of_captions
 
 
-def _dtype(call: Call) -> torch.dtype:
-    """Of similarities' gradients; float16 has too little room for those."""
-    return torch.bfloat16 if call.form.dtype == torch.bfloat16 else torch.float32
-
-
-def _apart(call: Call) -> bool:
-    """Whether gradients of similarities cannot take their place: narrower ones, or where blocks need one another."""
-    return call.form.wide or _dtype(call) != torch.float32
-
-
-def _store_of_run(run: Run, grad_scores: Tensor, of_contexts: Tensor | None, of_queries: Tensor | None) -> None:
-    """All gradients, of a call in one run that has been attended to."""
-    sums = [Sums(part, packed) for part, packed in zip(run.layout.parts, (run.contexts, run.queries), strict=True)]
-    _add(run, grad_scores, sums[0] if of_contexts is not None else None, sums[1], of_queries is not None)
-    for of_side, out in zip(sums, (of_contexts, of_queries), strict=True):
-        store(run.call, store_gradients, (), of_side, out)
-
-
-def _add_of_all_pairs(
-    pack: Packing, parts: tuple[list[Part], list[Part]], grad_scores: Tensor, of_contexts: Tensor | None,
-    of_queries: Tensor | None,
-) -> None:  # fmt: skip
-    """Run by run; where both sides come in parts, for one side after the other, so that sums stay in float32."""
-    together = min(map(len, parts)) == 1
-    if not together and of_contexts is not None and of_queries is not None:
-        _add_of_all_pairs(pack, parts, grad_scores, of_contexts, None)
-        _add_of_all_pairs(pack, parts, grad_scores, None, of_queries)
-        return
-    by_contexts = len(parts[0]) > 1 if together else of_contexts is not None
-    outer, inner = parts if by_contexts else parts[::-1]
-    order = 1 if by_contexts else -1
-    others = None
-    for own_part in outer:
-        own = Sums(own_part, pack(own_part))
-        for other_part in inner:
-            if others is None or len(inner) > 1:
-                others = None
-                others = Sums(other_part, pack(other_part))
-            contexts, queries = (own, others)[::order]
-            layout = Layout(contexts.part, queries.part)
-            run = Run(pack.call, layout, (contexts.packed, queries.packed), pack.tiles)
+def _sum_up(runs: Iterable[Run], grad_scores: Tensor, outs: Sequence[Tensor | None]) -> None:
+    """Gradients of all runs, run by run; a part's are stored when its last run has been."""
+    held: dict[int, Sums] = {}
+    for run in runs:
+        store(*(held.pop(own) for own, sums in [*held.items()] if sums.part is not run.layout.parts[own]))
+        _hold(held, run, outs)
+        if not run.made:
             attend_to(run, save=True)
-            _add(run, grad_scores, contexts if of_contexts is not None else None, queries, of_queries is not None)
-            del run, contexts, queries  # whose memory the next ones take
-        store(pack.call, store_gradients, (), own, of_contexts if by_contexts else of_queries)
-    assert others is not None
-    store(pack.call, store_gradients, (), others, of_queries if by_contexts else of_contexts)
+        if all(part.filled for part in run.layout.parts):
+            _add(run, grad_scores, held.get(0), held.get(1))
+        del run  # whose memory the next one takes
+    store(*held.values())
 
 
-def _add_of_listed_pairs(
-    call: Call, grad_scores: Tensor, of_contexts: Tensor | None, of_queries: Tensor | None
-) -> None:
-    """Run by run; sums of an item whose pairs lie in several are kept in float32, while there is memory for it."""
-    outs = [out if out is None or out.dtype == torch.float32 or 4 * out.numel() > Attention.SUM_BYTES else out.float()
-            for out in (of_contexts, of_queries)]  # fmt: skip
-    for run in listed_runs(call, Attention.LISTED_BYTES // 2):
-        sums = [Sums(*of) for of in zip(run.layout.parts, (run.contexts, run.queries), strict=True)]
-        attend_to(run, save=True)
-        _add(run, grad_scores, sums[0] if of_contexts is not None else None, sums[1], of_queries is not None)
-        for of_side, out in zip(sums, outs, strict=True):
-            if out is not None:
-                store_listed(call, of_side, out)
-        del run, sums, of_side
-    for out, summed in zip((of_contexts, of_queries), outs, strict=True):
-        if out is not None and summed is not None and summed is not out:
-            out.copy_(summed)
+def _hold(held: dict[int, Sums], run: Run, outs: Sequence[Tensor | None]) -> None:
+    """Sums of a run's parts, by side, where gradients are wanted."""
+    sides = zip(run.layout.parts, (run.contexts, run.queries), outs, strict=True)
+    new = [(part, packed, out) for part, packed, out in sides if out is not None and part.own not in held]
+    room = memory(run.call.form.device, [size for part, _, _ in new for size in Sums.room_of(part)])
+    for place, (part, packed, out) in enumerate(new):
+        held[part.own] = Sums(run.call, part, packed, out, *room[2 * place : 2 * place + 2])
 
 
-def _add(run: Run, grad_scores: Tensor, contexts: Sums | None, queries: Sums, of_queries: bool) -> None:
+def _add(run: Run, grad_scores: Tensor, contexts: Sums | None, queries: Sums | None) -> None:
     """A run's part of the gradients, once it has been attended to."""
-    call, inputs, layout = run.call, run.inputs, run.layout
-    form, kind, key = call.form, call.form.kind, call.form.key
-    own, later = queries.own_rows()
-    launch(
-        relevance_gradients, (layout.parts[1].n_items, 1, 1),
-        (inputs, grad_scores, own, run.score_strides(grad_scores, later)), kind, key, warps=1,
-    )  # fmt: skip
-    of_grams = torch.empty_like(inputs.grams) if contexts is not None else inputs.grams
+    inputs, layout, form = run.inputs, run.layout, run.call.form
+    kind, key, n_items = form.kind, form.key, layout.parts[1].n_items
+    given = inputs, grad_scores, run.score_strides(grad_scores), int(queries is not None and queries.later)
+    launch(relevance_gradients, (n_items, 1, 1), given, replaced(kind, SAVE=True), key)
     if contexts is not None:
-        warps = Attention.warps_of_grams(kind.C)
-        launch(gram_gradients, layout.of_grams, (inputs, of_grams, layout.n_tiles), kind, key, warps)
-    out = inputs.S
-    if _apart(call):
-        # The row that stands for a part without any is written by nothing, but multiplied.
-        made = torch.empty if all(part.filled for part in layout.parts) else torch.zeros
-        out = made(out.shape, dtype=_dtype(call), device=out.device)
-        if layout.parts[0].surplus and not form.listed:
-            run.matrix(out)[:, -layout.parts[0].surplus :].zero_()
-    pulls = torch.empty(layout.pulls, device=out.device) if form.long else of_grams  # which nothing reads there
-    for last in (False, True) if form.long else (True,):
+        sums = inputs, contexts.grams, layout.n_tiles, int(contexts.later)
+        launch(gram_gradients, layout.of_grams, sums, kind, key, Attention.warps_of_grams(kind.C))
+    # Of similarities, of which float16 has too little room for; and what long queries' tiles pull on.
+    dtype, cells = torch.bfloat16 if form.dtype == torch.bfloat16 else torch.float32, inputs.S.numel()
+    out, pulls = memory(form.device, [cells * dtype.itemsize // 4, layout.pulls if form.kind.LONG else 16])
+    out = out.view(dtype)
+    for last in (False, True) if form.kind.LONG else (True,):
         arguments = inputs, out, pulls, layout.pieces
         launch(similarity_gradients, layout.grid, arguments, replaced(kind, LAST=last), key, layout.warps)
     of_similarities = run.matrix(out)
-    if of_queries:
+    if queries is not None:
         queries.add(of_similarities, run.rows_of(run.contexts))
     if contexts is not None:
-        total = contexts.add(of_similarities.mT, run.rows_of(run.queries))
-        launch(add_gram_products, layout.of_rows, (inputs, of_grams, total), kind, key)
+        contexts.add(of_similarities.mT, run.rows_of(run.queries))
 
 
 @triton.jit
 def kept_rows(run, item, row, here, plane, KIND: tl.constexpr):
     """What is kept in a plane of an item of contexts and the rows of queries that are here, (N,)."""
     j = tl.arange(0, KIND.N)
+    here = here if KIND.SHIFTED or plane != SHIFT else here & (j < 0)  # where logits are not shifted: zeros
     places = run.kept + plane * shown(run.sizes.kept_plane) + wide(item) * shown(run.sizes.kept_pitch) + row + j
     return tl.load(places, mask=here, other=0.0)
 
 
-@triton.jit
-def kept_shift(run, item, row, here, KIND: tl.constexpr):
-    """The greatest logits, (N,); zeros where they are not taken out."""
-    N: tl.constexpr = KIND.N
-    return kept_rows(run, item, row, here, SHIFT, KIND) if KIND.SHIFTED else tl.full((N,), 0, tl.float32)
+@triton.jit(do_not_specialize=["run", "n_tiles", "later"])
+def gram_gradients(run, of_grams, n_tiles, later, KIND: tl.constexpr):
+    """A block of ∂L/∂G + its transpose of an item of contexts, by way of its rows' lengths: Σ 2 ∂L/∂‖a‖² p pᵀ.
 
-
-@triton.jit(do_not_specialize=["run", "n_tiles"])
-def gram_gradients(run, of_grams, n_tiles, KIND: tl.constexpr):
-    """A block of ∂L/∂G + its transpose of an item of contexts, by way of its rows' lengths: Σ 2 ∂L/∂‖a‖² p pᵀ."""
+    `later` says that an earlier run's are there, which these are added to.
+    """
     C: tl.constexpr = KIND.C
     item = tl.program_id(0)
     left = tl.program_id(1) // shown(run.sizes.gram_blocks) * C
@@ -227,7 +165,7 @@ def gram_gradients(run, of_grams, n_tiles, KIND: tl.constexpr):
         of_squares = bounded(-g * kept_rows(run, item, row, here, OF_SQUARES, KIND), MOST_FACTOR)
         s = similarities(run, tile, context, left, KIND)  # here, for what is behind a condition is not fetched early
         if tl.max((of_squares != 0).to(tl.int32)) > 0:
-            shift = kept_shift(run, item, row, here, KIND)
+            shift = kept_rows(run, item, row, here, SHIFT, KIND)
             p, _n, _norms = context_weights(s, run, tile, context, left, shift, KIND)
             p = p * context_scales(run, context, left, KIND)[None, :]
             others = p
@@ -236,12 +174,15 @@ def gram_gradients(run, of_grams, n_tiles, KIND: tl.constexpr):
                 others, _n, _norms = context_weights(s, run, tile, context, right, shift, KIND)
                 others = others * context_scales(run, context, right, KIND)[None, :]
             sums = tl.dot(tl.trans(p * of_squares[:, None]), others, sums, input_precision=KIND.FINE)
-    tl.store(gram_cells(of_grams, item, run, left, right, KIND), sums)
+    cells = gram_cells(of_grams, item, run, left, right, KIND)
+    if later > 0:
+        sums += tl.load(cells)
+    tl.store(cells, sums)
 
 
 @triton.jit(do_not_specialize=["run", "pulls_pitch"])
 def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
-    """∂L/∂S of a tile of queries and some items of contexts, which may take the place of S.
+    """∂L/∂S of a tile of queries and some items of contexts, in the layout of S.
 
     The softmax takes the mean out of ∂L/∂p. It is zero but for rounding, which λ and long features would blow up: made
     of the very numbers that it is taken out of. Of LONG items a first pass leaves in `pulls` what the norms' gradients
@@ -269,7 +210,7 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
         of_products = bounded(spoilt, MOST_FACTOR)
         spoilt = tl.where(spoilt == spoilt, of_products, spoilt)
         of_squares = bounded(-clean(g) * kept_rows(run, item, row, here, OF_SQUARES, KIND), MOST_FACTOR)
-        shift = kept_shift(run, item, row, here, KIND)
+        shift = kept_rows(run, item, row, here, SHIFT, KIND)
         mean = tl.full((N,), 0, tl.float32)
         if KIND.WIDE and filled:
             totals = tl.full((N,), 0, tl.float32)
@@ -286,7 +227,7 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
             context_rows = context[0] + c
             pull = tl.full((C,), 0, tl.float32)
             gradients = tl.full((N, C), 0, tl.float32)
-            s = similarities(run, tile, context, start, KIND, OWN=True)  # as above
+            s = similarities(run, tile, context, start, KIND)  # as above
             if filled:
                 p, n, norms = context_weights(s, run, tile, context, start, shift, KIND)
                 weighted = weighted_grams(run, tile, item, context, start, p, shift, KIND)
@@ -319,6 +260,9 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
                 store_block(gradients, out, run, first_column, slots - start, row, n_rows)
             else:
                 tl.store(pulls + context_rows * pulls_pitch + piece, pull, mask=c < slots)
+        behind = shown(run.sizes.context_rows) - context[0] - slots
+        if KIND.LAST and (not KIND.LISTED) and (item + 1 == shown(run.sizes.n_contexts)):
+            store_block(tl.full((N, 16), 0, tl.float32), out, run, context[0] + slots, behind, row, n_rows)
 
 
 @triton.jit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
@@ -31,12 +32,15 @@ class Packed(NamedTuple):
             that were not finite.
         norms: (rows,) float32, NaN where a row was not finite.
         powers: (rows,) float32, by what rows were multiplied that are to be divided by their length.
-        items: (items, 3) int32, first row, number of rows and, of contexts, flags: see `pooling.BROKEN`.
+        own: (rows,) float32, what rows of queries get of themselves, negative: of gradients alone.
+        items: (items, 4) int32, first row, number of rows, of contexts flags, see `pooling.BROKEN`, and the first row
+            among the caller's, if these are packed.
     """
 
     rows: Tensor
     norms: Tensor
     powers: Tensor
+    own: Tensor
     items: Tensor
 
 
@@ -58,10 +62,9 @@ class Kind(NamedTuple):
         LISTED: whether pairs are listed.
         LONG, WIDE: whether items of queries may take several tiles, those of contexts several blocks.
         SAVE: whether gradients are to follow.
-        MEND: whether attended vectors that cancel are made, where a first pass has found such.
         LAST: whether a pass over long queries' gradients is the last.
         G, N: items and rows of a tile of queries.
-        D: of packed rows.
+        D: of packed rows; WIDTH the power of two that holds it.
         C, K: contexts of a block, columns of features of a step.
         MAIN, FINE: precision of products of features, and of those after them.
     """
@@ -75,10 +78,10 @@ class Kind(NamedTuple):
     LONG: bool
     WIDE: bool
     SAVE: bool
-    MEND: bool
     LAST: bool
     G: int
     D: int
+    WIDTH: int
     N: int
     C: int
     K: int
@@ -110,14 +113,23 @@ class RowKind(NamedTuple):
     ROWS: int
 
 
+class BothKinds(NamedTuple):
+    """What kernels of both sides' rows are compiled for."""
+
+    CONTEXTS: RowKind
+    QUERIES: RowKind
+
+
 class Source(NamedTuple):
     """Where a side's rows lie, and which of them a part takes: items from `first` on, or of listed pairs a column.
 
     Attributes:
-        item_stride, row_stride: elements, counted in UNIT.
+        item_stride, row_stride: elements, counted in UNIT; the first is 0 of packed rows.
         most: rows that an item has at most.
         told: whether lengths of padded items are.
         slots: rows that each item takes when packed; 0 where they follow one another.
+        n_items: of the part.
+        surplus: rows of zeros behind the last item's, which one more program stores.
     """
 
     item_stride: int
@@ -127,6 +139,18 @@ class Source(NamedTuple):
     told: int
     slots: int
     column: int
+    n_items: int
+    surplus: int
+
+
+class Target(NamedTuple):
+    """A side and what a part of it is packed into; `starts` tells where items begin, where they have no slots."""
+
+    features: Tensor
+    places: Tensor
+    packed: Packed
+    starts: Tensor
+    source: Source
 
 
 class Form:
@@ -136,19 +160,15 @@ class Form:
     training compiles what the first one did not.
 
     Attributes:
-        options: of the scores; `numbers` what kernels take of them.
-        listed: whether pairs are.
+        numbers: of the scores' options.
         order: of images and captions as contexts and queries, and back: 1 or -1, a slice's step.
         device, dtype: of the features.
         dim: D of packed rows.
-        kinds: of kernels that pack rows of contexts, of queries.
+        kinds: of kernels of rows of contexts, of queries.
         strides: of their items and rows, counted in UNIT.
         told: whether their lengths are.
         columns: of their items in pairs.
-        keys: what these kernels depend on beside their kind; `key` what others do.
-        tile, block: rows of queries in a tile, contexts in a block.
-        long, wide: whether queries' items may take several tiles, contexts' several blocks.
-        most_items: places for items of queries in a tile.
+        key_of_rows: what packing depends on beside its kinds; `key` what other kernels do.
         kind: of kernels of pairs.
     """
 
@@ -156,9 +176,8 @@ class Form:
         self, features: tuple[torch.device, torch.dtype, int], precise: tuple[str, str], listed: bool,
         layouts: tuple[Any, Any], empty: float | None, codes: tuple[Any, ...],
     ) -> None:  # fmt: skip
-        self.options = own = CrossAttentionOptions.of_codes(*codes)
+        own = CrossAttentionOptions.of_codes(*codes)
         self.numbers = Numbers(own.clip_slope, own.lambda_softmax, own.lambda_lse, float(empty or 0.0))
-        self.listed = listed
         self.order = 1 if own.direction == "t2i" else -1
         self.columns = (0, 1)[:: self.order]
         self.device, self.dtype, dim = features
@@ -168,28 +187,27 @@ class Form:
         of_rows = listed, own.normalize
         sizes = dim, self.dim, columns, max(1, Attention.PACKED_ELEMENTS // columns)
         sides = [(Rows.of(layout[0], layout[1], self.dtype.itemsize), *layout) for layout in layouts[:: self.order]]
-        self.kinds = [
-            RowKind(queries, len(strides) == 2, masked, *of_rows, rows.unit, *sizes)
-            for queries, (rows, strides, _, _, masked, _) in zip((False, True), sides, strict=True)
-        ]
+        self.kinds = BothKinds(
+            *(RowKind(queries, len(strides) == 2, masked, *of_rows, rows.unit, *sizes)
+              for queries, (rows, strides, _, _, masked, _) in zip((False, True), sides, strict=True))
+        )  # fmt: skip
         self.strides = [(rows.item_stride // rows.unit, rows.row_stride // rows.unit) for rows, *_ in sides]
-        self.keys = [(self.key, rows.far, rows.aligned) for rows, *_ in sides]
+        self.key_of_rows = self.key, *((rows.far, rows.aligned) for rows, *_ in sides)
         self.told = [told for *_, told, _, _ in sides]
 
         contexts, queries = (layout[-1] for layout in layouts[:: self.order])
         main, fine = precise
-        self.block = min(Attention.BLOCK, slots_for(contexts))
-        self.wide = contexts > self.block
-        most = Attention.tile(shared_memory(self.device), main == "ieee", self.wide)
-        self.long = queries > most
-        self.tile = min(most, slots_for(queries)) if listed else most
-        full = LEAST if listed or self.long else 2 * self.tile // power_from(queries)
-        self.most_items = min(Attention.MOST_ITEMS, max(LEAST, full))
+        block = min(Attention.BLOCK, slots_for(contexts))
+        wide = contexts > block
+        most = Attention.tile(shared_memory(self.device), main == "ieee", wide)
+        long = queries > most
+        tile = min(most, slots_for(queries)) if listed else most
+        full = LEAST if listed or long else 2 * tile // power_from(queries)
         free = own.norm != "none" and abs(own.lambda_softmax) <= LARGEST_FREE_LOGIT
         step = Attention.step(self.dtype.itemsize, tf32=main == "tf32")
         self.kind = Kind(
-            own.clips, own.norm, not free, own.normalize, own.pooling, listed, self.long, self.wide,
-            False, False, False, self.most_items, self.dim, self.tile, self.block, step, main, fine,
+            own.clips, own.norm, not free, own.normalize, own.pooling, listed, long, wide, False, False,
+            min(Attention.MOST_ITEMS, max(LEAST, full)), self.dim, columns, tile, block, step, main, fine,
         )  # fmt: skip
 
 
@@ -210,15 +228,16 @@ class Call:
 
     Attributes:
         form: of its options and layouts.
-        sides: contexts and queries.
+        sides: contexts and queries; `places` theirs as kernels take them, anything where there are none.
         pairs: (P, 2) int64 (image, caption), contiguous on the device; None for all pairs.
         shape: of the scores.
         filled: whether both sides have room for rows at all.
     """
 
-    def __init__(self, *arguments: Any) -> None:
-        """From what the operation `crossret::scan_scores_triton` takes."""
-        images, captions = both_sides(arguments, may_be_empty=arguments[9] is not None)
+    def __init__(self, *arguments: Any, packed: bool = False) -> None:
+        """From what the operation `crossret::scan_scores_triton` takes; whether its rows are packed already."""
+        masked = any(arguments[own] is not None for own in (3, 7))  # which tells where gradients lie, too
+        images, captions = both_sides(arguments, arguments[9] is not None, read=masked or not packed)
         features, pairs = images.features, arguments[8]
         given, listed = (features.device, features.dtype, features.shape[-1]), pairs is not None
         layouts = _layout(images), _layout(captions)
@@ -226,23 +245,38 @@ class Call:
         self.form = form = form_of(given, precise, listed, layouts, arguments[9], arguments[11:])
         self.pairs: Tensor | None = pairs.contiguous() if listed else None
         self.sides = (images, captions)[:: form.order]
+        self.places = [nothing(form.device) if side.places is None else side.places for side in self.sides]
         self.shape = (pairs.size(0),) if listed else (images.n_items, captions.n_items)
         self.filled = images.slots > 0 and captions.slots > 0
 
-    def pack(self, part: Part, packed: Packed, starts: Tensor | None = None) -> None:
-        """Packs a part's rows; `starts` as of `Plan`, of its side."""
-        arguments = self.sides[part.own].features, *self.tables(part, packed, starts), packed, part.source
-        launch(pack_rows, part.grid, arguments, part.kind, part.key)
-        if part.own == 0 and part.surplus:
-            for values in (packed.rows, packed.norms):
-                values[part.n_rows - part.surplus :].zero_()
+    def pack(
+        self, *parts: Part, room: Sequence[Tensor] = (), starts: Sequence[Tensor | None] = (None, None)
+    ) -> list[Packed]:  # fmt: skip
+        """Rows of parts, at most one of either side, packed, in memory of their `room` one after another.
 
-    def tables(self, part: Part, packed: Packed, starts: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Extents, places, starts and pairs as kernels of rows take them; what is not there is anything."""
-        side, unused = self.sides[part.own], packed.items
-        pairs = unused if self.pairs is None else self.pairs
-        extents = nothing(self.form.device) if side.extents is None else side.extents
-        return extents, unused if side.places is None else side.places, unused if starts is None else starts, pairs
+        `starts` as of `Plan`.
+        """
+        form = self.form
+        room = room or memory(form.device, [size for part in parts for size in part.room])
+        made = [part.packed_in(*room[5 * place : 5 * place + 5]) for place, part in enumerate(parts)]
+        # A side without a part has no items; its strides are of as many bits as ever.
+        packed, sources = [made[0]] * 2, [Source(*map(hidden, (*strides, *(0,) * 7))) for strides in form.strides]
+        for part, own in zip(parts, made, strict=True):
+            packed[part.own], sources[part.own] = own, part.source
+        targets = [
+            Target(side.features, places, own, own.items if start is None else start, source)
+            for side, places, own, start, source in zip(self.sides, self.places, packed, starts, sources, strict=True)
+        ]
+        extents = (nothing(form.device) if side.extents is None else side.extents for side in self.sides)
+        pairs = made[0].items if self.pairs is None else self.pairs
+        grid = sum(part.n_items + (part.surplus > 0) for part in parts), max(part.blocks for part in parts), 1
+        launch(pack_rows, grid, (*extents, pairs, *targets), form.kinds, form.key_of_rows)
+        return made
+
+
+def memory(device: torch.device, sizes: Sequence[int]) -> Sequence[Tensor]:
+    """Float32 of these sizes, in one piece."""
+    return torch.empty(sum(sizes), device=device).split_with_sizes(sizes)
 
 
 @cache
@@ -262,8 +296,8 @@ class Part:
         longest: rows of an item, at most.
         slots: rows that each item takes, or 0: then they follow one another, as the lengths that a plan knows tell.
         tiles: of queries the first tile of the plan, and how many.
-        room: numbers of four bytes that its rows, norms, powers and items take.
-        grid, kind, key, source: of the kernel that packs it.
+        room: numbers of four bytes that its rows, norms, powers, own and items take.
+        blocks: of ROWS rows of an item, or of the surplus; `source` of the kernel that packs it.
     """
 
     def __init__(
@@ -274,26 +308,25 @@ class Part:
         self.form, self.own, self.first, self.n_items, self.tiles = form, own, first, n_items, tiles
         self.filled, self.longest, self.slots, self.most = n_rows > 0, longest, slots, most
         self.n_rows = max(n_rows, 1)
-        if own == 0 and not form.listed:
+        if own == 0 and not form.kind.LISTED:
             self.n_rows = rounded(self.n_rows, PITCH)
         self.surplus = self.n_rows - n_rows
-        norms = aligned(self.n_rows)
-        powers = norms if form.options.normalize else 0
-        self.room = [self.n_rows * form.dim * form.dtype.itemsize // 4, norms, powers, aligned(3 * n_items)]
-        self.kind, self.key = form.kinds[own], form.keys[own]
-        self.grid = n_items, -(-rounded(longest, TOGETHER.value) // self.kind.ROWS), 1
-        self.source = Source(*map(hidden, (*form.strides[own], first, most, form.told[own], slots, form.columns[own])))
+        of_rows = self.n_rows * form.dim * form.dtype.itemsize // 4
+        self.room = [of_rows, *[rounded(self.n_rows, 4)] * 3, 4 * n_items]
+        self.kind = form.kinds[own]
+        self.blocks = -(-max(rounded(longest, TOGETHER.value), self.surplus) // self.kind.ROWS)
+        of_items = first, most, form.told[own], slots, form.columns[own], n_items, self.surplus
+        self.source = Source(*map(hidden, (*form.strides[own], *of_items)))
 
     @classmethod
     def slotted(cls, form: Form, own: int, first: int, n_items: int, longest: int) -> Part:
         """Whose items have up to so many rows, and take as many each; contexts of listed pairs as S has of them."""
-        slots = longest if own else rounded(longest, PITCH if form.listed else TOGETHER.value)
+        slots = longest if own else rounded(longest, PITCH if form.kind.LISTED else TOGETHER.value)
         return cls(form, own, first, n_items, n_items * slots, slots, slots, longest)
 
-    def packed_in(self, rows: Tensor, norms: Tensor, powers: Tensor, items: Tensor) -> Packed:
+    def packed_in(self, rows: Tensor, norms: Tensor, powers: Tensor, own: Tensor, items: Tensor) -> Packed:
         """What lies in memory of these sizes, float32."""
-        powers = powers if self.form.options.normalize else norms
-        return Packed(rows.view(self.form.dtype).view(self.n_rows, -1), norms, powers, items.view(torch.int32))
+        return Packed(rows.view(self.form.dtype).view(self.n_rows, -1), norms, powers, own, items.view(torch.int32))
 
 
 def rounded(count: Any, unit: int) -> Any:
@@ -301,62 +334,66 @@ def rounded(count: Any, unit: int) -> Any:
     return -(-count // unit) * unit
 
 
-def aligned(count: int) -> int:
-    """As many numbers of four bytes or more, so that what follows begins at a multiple of 16."""
-    return rounded(count, 4)
+@triton.jit(
+    do_not_specialize=["contexts", "queries"],
+    do_not_specialize_on_alignment=["context_extents", "query_extents", "pairs"],
+)
+def pack_rows(context_extents, query_extents, pairs, contexts, queries, KIND: tl.constexpr):
+    """Copies rows of items into a part of either side, contexts' first."""
+    number = tl.program_id(0)
+    n = shown(contexts.source.n_items) + tl.minimum(shown(contexts.source.surplus), 1)
+    CONTEXTS: tl.constexpr = KIND.CONTEXTS  # names: Triton 3.6 hands on no field that is a tuple
+    QUERIES: tl.constexpr = KIND.QUERIES
+    if number < n:
+        pack_item(context_extents, pairs, contexts, number, CONTEXTS)
+    else:
+        pack_item(query_extents, pairs, queries, number - n, QUERIES)
 
 
 @triton.jit
-def row_offsets(place, item, start, source, KIND: tl.constexpr):
-    """Where rows begin that stand in these places of an item, which begins at `start` if packed."""
-    offsets = place.to(tl.int64) * shown(source.row_stride)
-    if KIND.PACKED:
-        return offsets + start.to(tl.int64) * shown(source.row_stride)
-    return offsets + item * shown(source.item_stride)
+def pack_item(extents, pairs, target, number, KIND: tl.constexpr):
+    """Copies ROWS rows of an item, with their lengths; zeros and NaN of rows that are not finite.
 
-
-@triton.jit
-def begin_of(extents, item, KIND: tl.constexpr):
-    """Where an item's rows begin among packed ones; 0 of padded ones."""
-    if KIND.PACKED:
-        return tl.load(extents + item)
-    return tl.full((), 0, tl.int64)
-
-
-@triton.jit(do_not_specialize=["source"], do_not_specialize_on_alignment=["extents", "pairs"])
-def pack_rows(features, extents, places, starts, pairs, packed, source, KIND: tl.constexpr):
-    """Copies ROWS rows of an item into a part, with their lengths; zeros and NaN of rows that are not finite.
-
-    Rows that are to be divided by their length get one in [1, 2) by a power of two first, which rounds nothing.
+    Rows that are to be divided by their length get one in [1, 2) by a power of two first, which rounds nothing. Behind
+    the last item stands the surplus, zeros.
     """
     ROWS: tl.constexpr = KIND.ROWS
     D: tl.constexpr = KIND.D
-    number = tl.program_id(0)
+    packed = target.packed
+    source = target.source
+    slots = shown(source.slots)
+    is_item = number < shown(source.n_items)
     if KIND.LISTED:
         item = tl.load(pairs + 2 * (shown(source.first) + number.to(tl.int64)) + shown(source.column))
     else:
-        item = (shown(source.first) + number).to(tl.int64)
-    first = number * shown(source.slots)
-    if shown(source.slots) == 0:
-        first = tl.load(starts + item) - tl.load(starts + shown(source.first))
-    start = begin_of(extents, item, KIND)
-    count = tl.full((), 0, tl.int64) + shown(source.most)
+        item = (shown(source.first) + tl.minimum(number, shown(source.n_items) - 1)).to(tl.int64)
+    first = number * slots
+    if slots == 0:
+        starts = target.starts + shown(source.first)
+        first = tl.load(starts + number) - tl.load(starts)
+    begin = tl.full((), 0, tl.int64)
+    count = begin + shown(source.most)
     if KIND.PACKED:
-        count = tl.minimum(tl.load(extents + item + 1) - start, count)
+        begin = tl.load(extents + item)
+        count = tl.minimum(tl.load(extents + item + 1) - begin, count)
     elif shown(source.told) > 0:
         count = tl.minimum(tl.load(extents + item), count)
-    count = tl.maximum(count, 0).to(tl.int32)
+    count = tl.where(is_item, tl.maximum(count, 0), 0).to(tl.int32)
+    slots = tl.where(is_item, slots, shown(source.surplus))
     r = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     there = r < count
-    if tl.program_id(1) == 0:
-        tl.store(packed.items + 3 * number, first)
-        tl.store(packed.items + 3 * number + 1, count)
+    if is_item & (tl.program_id(1) == 0):
+        tl.store(packed.items + 4 * number, first)
+        tl.store(packed.items + 4 * number + 1, count)
+        tl.store(packed.items + 4 * number + 3, begin.to(tl.int32))
     place = r.to(tl.int64)
     if KIND.MASKED:
-        place = tl.load(places + item * shown(source.most) + r, mask=there, other=0)
-    offsets = row_offsets(place, item, start, source, KIND) * KIND.UNIT
+        place = tl.load(target.places + item * shown(source.most) + r, mask=there, other=0)
+    offsets = ((begin + place) * shown(source.row_stride) + item * shown(source.item_stride)) * KIND.UNIT
     d = tl.arange(0, KIND.WIDTH)
-    x = tl.load(features + offsets[:, None] + d[None, :], mask=there[:, None] & (d < KIND.DIM)[None, :], other=0.0)
+    x = tl.load(
+        target.features + offsets[:, None] + d[None, :], mask=there[:, None] & (d < KIND.DIM)[None, :], other=0.0
+    )
     x = x.to(tl.float32)
     largest = tl.max(tl.where(x == x, tl.abs(x), float("inf")), 1)  # what a maximum with NaN is differs by version
     fine = largest < float("inf")
@@ -375,7 +412,7 @@ def pack_rows(features, extents, places, starts, pairs, packed, source, KIND: tl
         norms = tl.where(norms >= 2.0**-126, norms, 0.0)
     x = tl.where(fine[:, None], x, 0.0)
     taken = count if KIND.QUERIES else (count + TOGETHER - 1) // TOGETHER * TOGETHER
-    kept = r < tl.maximum(shown(source.slots), taken)
+    kept = r < tl.maximum(slots, taken)
     cells = packed.rows + (first + r).to(tl.int64)[:, None] * D + d[None, :]
     tl.store(cells, x.to(packed.rows.dtype.element_ty), mask=kept[:, None] & (d < D)[None, :])
     tl.store(packed.norms + first + r, tl.where(fine, norms, float("nan")), mask=kept)

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import triton.language as tl
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -27,7 +26,7 @@ from crossret_kernels.cross_attention.triton.call import (
     Numbers,
     Packed,
     Part,
-    aligned,
+    memory,
     rounded,
 )
 from crossret_kernels.gpu.planning import cut, most_of_parts, on_device
@@ -36,7 +35,6 @@ from crossret_kernels.gpu.tuning import Attention
 
 PLANES = 5  # of values of every row of queries to an item of contexts, beside its similarities
 MOST_NUMBERS = 2**30 - 2  # of a part of the workspace: kernels count them in int32, sizes hidden
-FEATURES = tl.constexpr(Attention.FEATURES)
 
 Ints = NDArray[np.int64]
 
@@ -51,6 +49,7 @@ class Sizes(NamedTuple):
         pitch: of S, in sixteens.
         plane: of statistics.
         kept_pitch, kept_plane: of values kept for every item of contexts and row of queries.
+        cells: of S.
         gram_blocks: of a row of Gram matrices.
         first_tile: of the plan.
         tile_items: of queries in a tile where items have slots; else 0.
@@ -67,6 +66,7 @@ class Sizes(NamedTuple):
     plane: int
     kept_pitch: int
     kept_plane: int
+    cells: int
     gram_blocks: int
     first_tile: int
     tile_items: int
@@ -77,18 +77,12 @@ class Sizes(NamedTuple):
 
 
 class ScoreStrides(NamedTuple):
-    """Where a run's scores stand among all: of listed pairs from `first` on.
+    """Where a run's scores stand among all; listed pairs are contexts of no queries."""
 
-    Attributes:
-        later: whether an earlier run has left what the rows of queries get of themselves.
-    """
-
-    first: int
     first_context: int
     first_query: int
     context: int
     query: int
-    later: int
 
 
 class Inputs(NamedTuple):
@@ -101,7 +95,6 @@ class Inputs(NamedTuple):
     grams: Tensor
     statistics: Tensor
     kept: Tensor
-    cancelled: Tensor
     sizes: Sizes
     numbers: Numbers
 
@@ -123,20 +116,17 @@ class Plan:
             np.concatenate([[0], of_side.cumsum()]) for of_side in (rounded(counts[0], TOGETHER.value), counts[1])
         ]
         self.longest = [int(of_side.max()) for of_side in counts]
-        self.tile_rows, self.tile_items = tiles_of(counts[1], self.rows[1], form.tile, form.most_items, form.long)
+        self.tile_rows, self.tile_items = tiles_of(counts[1], self.rows[1], form.kind.N, form.kind.G, form.kind.LONG)
         tiles = np.stack([self.tile_rows, self.tile_items], 1)
         self.tiles, *self.starts = on_device(form.device, tiles, *self.rows)
         self.form, self.most = form, [side.slots for side in call.sides]
 
-    def parts(self, apart: bool) -> tuple[list[Part], list[Part]]:
-        """Parts that fit, of contexts and of queries.
-
-        `apart` says that gradients of similarities do not take their place.
-        """
+    def parts(self, gradients: bool) -> tuple[list[Part], list[Part]]:
+        """Parts that fit, of contexts and of queries, with similarities' gradients or without."""
         form, (contexts, queries) = self.form, self.rows
         (n_contexts, n_queries), longest = (len(rows) - 1 for rows in self.rows), self.longest
-        most_cells = Attention.CELL_BYTES // (8 if apart else 4)
-        if form.long:  # statistics of every item of queries, and sums of every tile
+        most_cells = Attention.CELL_BYTES // (8 if gradients else 4)
+        if form.kind.LONG:  # statistics of every item of queries, and sums of every tile
             most_cells = most_cells * queries[-1] // (queries[-1] + 2 * n_queries + len(self.tile_rows))
         most_rows = max(1, Attention.ROW_BYTES // (4 * form.dim))
         weights = contexts[-1] + PLANES * n_contexts
@@ -144,7 +134,7 @@ class Plan:
         most_items = max(1, Attention.GRAM_BYTES // (4 * gram_pitch_of(longest[0], form) ** 2))
         bounds = cut((contexts + PLANES * np.arange(n_contexts + 1), most_contexts), most_items=most_items)
         of_contexts = [self._part(0, *ends) for ends in pairwise(bounds)]
-        if form.long:  # whose pieces stay together
+        if form.kind.LONG:  # whose pieces stay together
             tiles = [bisect_left(self.tile_items, item) for item in cut((queries, most_queries))]
         else:
             tiles = cut((self.tile_rows, most_queries))
@@ -181,55 +171,51 @@ class Layout:
         n_tiles: of queries.
         pieces, pulls: columns of what long queries' tiles leave, and numbers of it.
         sizes: of the run, as kernels have them.
-        lasting, passing: numbers of each part of the workspace, as `Run` has them.
-        saved: numbers of four bytes that contexts, queries and what is lasting take; `total` of all.
+        room: numbers of each part of the workspace, as `Run` has them.
+        saved: numbers of four bytes that contexts, queries and these take.
         shape, strides: of the products in S, (rows of queries, of contexts), of listed pairs (pairs, slots, slots).
-        of_grams, of_rows, of_statistics, grid: of kernels that have a program for every block of a Gram matrix, block
-            of its rows, block of rows of contexts and item of queries, tile of queries and some items of contexts.
+        of_grams, of_statistics, grid: of kernels that have a program for every block of a Gram matrix, block of rows of
+            contexts and item of queries, tile of queries and some items of contexts.
         warps: of the last.
     """
 
     def __init__(self, contexts: Part, queries: Part) -> None:
-        form, slots = contexts.form, (contexts.slots, queries.slots)
-        self.parts, listed = (contexts, queries), form.listed
+        form, kind, slots = contexts.form, contexts.form.kind, (contexts.slots, queries.slots)
+        self.parts, listed = (contexts, queries), kind.LISTED
         tile_items, pieces = 0, 1
         first_tile, self.n_tiles = queries.tiles
         if slots[1]:
-            pieces = -(-slots[1] // form.tile)
-            tile_items = 1 if listed or pieces > 1 else min(form.tile // slots[1], form.most_items)
+            pieces = -(-slots[1] // kind.N)
+            tile_items = 1 if listed or pieces > 1 else min(kind.N // slots[1], kind.G)
             self.n_tiles = -(-queries.n_items // tile_items) * pieces
         rows, columns = contexts.n_rows, queries.n_rows
         pitch = -(-(slots[0] if listed else rows) // PITCH)
         gram_pitch = gram_pitch_of(contexts.longest, form)
         abreast = max(1, min(Attention.CONTEXTS_ABREAST, contexts.n_items * self.n_tiles // Attention.PROGRAMS))
         met_queries, met_contexts = (1, 1) if listed else (queries.n_items, contexts.n_items)
-        plane, kept_plane = aligned(rows * met_queries) if form.long else 0, aligned(columns * met_contexts)
+        plane, kept_plane = rounded(rows * met_queries, 4) if kind.LONG else 0, rounded(columns * met_contexts, 4)
+        row = pitch * PITCH
         sizes = (
             contexts.n_items, queries.n_items, met_queries, rows, pitch, plane, 0 if listed else columns, kept_plane,
-            gram_pitch // form.block, first_tile, tile_items, abreast, pieces, slots[1], slots[0],
+            columns * row, gram_pitch // kind.C, first_tile, tile_items, abreast, pieces, slots[1], slots[0],
         )  # fmt: skip
         self.sizes = Sizes(*map(hidden, sizes))
-        row = pitch * PITCH
-        self.lasting = [contexts.n_items * gram_pitch**2, PLANES * kept_plane]
-        self.behind = form.block
-        self.passing = [columns * row + self.behind, 2 * plane or 16, aligned(self.n_tiles * met_contexts)]
-        self.saved = [*contexts.room, *queries.room, *self.lasting]
-        self.total = sum(self.saved)
+        self.room = [contexts.n_items * gram_pitch**2, PLANES * kept_plane, columns * row + kind.C, 2 * plane or 16]
+        self.saved = [*contexts.room, *queries.room, *self.room]
         self.shape = (contexts.n_items, slots[1], slots[0]) if listed else (columns, rows)
         self.strides = (slots[1] * row, row, 1) if listed else (row, 1)
         self.pieces = pieces if listed else self.n_tiles
         self.pulls = rows * self.pieces
-        if max(self.lasting[1], *self.passing, self.pulls) >= MOST_NUMBERS:
+        if max(*self.room[1:], self.pulls) >= MOST_NUMBERS:
             raise UnsupportedByBackend(
                 "backend 'triton' cannot serve this call: similarities of an item of regions and one of words, of up "
                 f"to {contexts.longest} and {queries.longest} rows, take more than its workspace can number"
             )
-        blocks = gram_pitch // form.block
-        of_grams, of_rows = (contexts.n_items, blocks**2, 1), (contexts.n_items, blocks, form.dim // FEATURES.value)
-        self.of_grams, self.of_rows = of_grams, of_rows
-        self.of_statistics = queries.n_items, -(-(slots[0] if listed else rows) // form.block), 1
+        blocks = gram_pitch // kind.C
+        self.of_grams = contexts.n_items, blocks**2, 1
+        self.of_statistics = queries.n_items, -(-(slots[0] if listed else rows) // kind.C), 1
         self.grid = self.n_tiles, 1 if listed else -(-contexts.n_items // abreast), 1
-        self.warps = Attention.warps(form.tile)
+        self.warps = Attention.warps(kind.N)
 
 
 @lru_cache(256)
@@ -246,16 +232,14 @@ def whole(form: Form, n_contexts: int, longest: int, n_queries: int, longest_que
 @lru_cache(256)
 def listed(form: Form, first: int, n_pairs: int, longest: int, longest_query: int) -> Layout:
     """Of listed pairs from the first on."""
-    sides = enumerate((longest, longest_query))
-    return Layout(*(Part.slotted(form, own, first, n_pairs, slots) for own, slots in sides))
+    return Layout(*(Part.slotted(form, own, first, n_pairs, x) for own, x in enumerate((longest, longest_query))))
 
 
 @lru_cache(256)
-def score_strides(first: tuple[int, int], strides: tuple[int, ...], form: Form, later: bool) -> ScoreStrides:
+def score_strides(first: tuple[int, int], strides: tuple[int, ...], form: Form) -> ScoreStrides:
     """Of a run from these items on, among scores of such strides."""
-    if form.listed:
-        return ScoreStrides(*map(hidden, (first[0], 0, 0, strides[0], 0, later)))
-    return ScoreStrides(*map(hidden, (0, *first, *strides[:: form.order], later)))
+    along = (strides[0], 0) if form.kind.LISTED else strides[:: form.order]
+    return ScoreStrides(*map(hidden, (*first, *along)))
 
 
 class Run:
@@ -263,32 +247,28 @@ class Run:
 
     Attributes:
         call, layout: it belongs to, and is made by.
+        made: whether relevances are there already, and what gradients are made of.
         contexts, queries: its packed rows.
         inputs: of its kernels. grams has room for the contexts' Gram matrices, (items, pitch, pitch); kept for planes
             of values of every item of contexts and row of queries; S for the products of all rows, (rows of queries,
-            pitch), and what is read behind the last; statistics for those of long queries, (2, rows of contexts,
-            items); cancelled for whether attended vectors do, of every item of contexts and tile of queries.
+            pitch), and zeros that are read behind the last; statistics for those of long queries, (2, rows of contexts,
+            items).
     """
 
     def __init__(
         self, call: Call, layout: Layout, sides: Sequence[Packed], tiles: Tensor | None = None,
-        lasting: Sequence[Tensor] = (),
+        room: Sequence[Tensor] = (), made: bool = False,
     ) -> None:  # fmt: skip
-        """`lasting` are grams and kept, where they are there already."""
-        self.call, self.layout = call, layout
+        """`room` is its memory, where there is some already."""
+        self.call, self.layout, self.made = call, layout, made
         self.contexts, self.queries = contexts, queries = sides
-        device = call.form.device
-        grams, kept = lasting or torch.empty(sum(layout.lasting), device=device).split_with_sizes(layout.lasting)
-        passing = torch.empty(sum(layout.passing), device=device)
-        S, statistics, cancelled = passing.split_with_sizes(layout.passing)
-        S[-layout.behind :].zero_()  # what is read behind the last row is to be finite
+        grams, kept, S, statistics = room or memory(call.form.device, layout.room)
         tiles = queries.items if tiles is None else tiles
-        numbers, sizes = call.form.numbers, layout.sizes
-        self.inputs = Inputs(S, tiles, contexts, queries, grams, statistics, kept, cancelled, sizes, numbers)
+        self.inputs = Inputs(S, tiles, contexts, queries, grams, statistics, kept, layout.sizes, call.form.numbers)
 
-    def score_strides(self, scores: Tensor, later: bool = False) -> ScoreStrides:
+    def score_strides(self, scores: Tensor) -> ScoreStrides:
         first, second = self.layout.parts
-        return score_strides((first.first, second.first), scores.stride(), self.call.form, later)
+        return score_strides((first.first, second.first), scores.stride(), self.call.form)
 
     def matrix(self, cells: Tensor) -> Tensor:
         """Cells of S as (rows of queries, rows of contexts), of listed pairs (pairs, slots, slots)."""
@@ -317,7 +297,7 @@ def multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
 
 def gram_pitch_of(longest: int, form: Form) -> int:
     """Rows of a Gram matrix: whole blocks, which take no masks."""
-    return -(-max(longest, 1) // form.block) * form.block
+    return -(-max(longest, 1) // form.kind.C) * form.kind.C
 
 
 def whole_of(call: Call) -> Layout | None:
@@ -326,57 +306,39 @@ def whole_of(call: Call) -> Layout | None:
     return whole(call.form, contexts.n_items, contexts.slots, queries.n_items, queries.slots)
 
 
-class Packing:
-    """Packs a call's parts, with or without a plan; `tiles` are the plan's."""
-
-    def __init__(self, call: Call, plan: Plan | None = None) -> None:
-        self.call = call
-        self.tiles = None if plan is None else plan.tiles
-        self._starts: Sequence[Tensor | None] = (None, None) if plan is None else plan.starts
-
-    def __call__(self, part: Part) -> Packed:
-        memory = (torch.empty if part.filled else torch.zeros)(sum(part.room), device=part.form.device)
-        packed = part.packed_in(*memory.split_with_sizes(part.room))
-        self.call.pack(part, packed, self._starts[part.own])
-        return packed
-
-
-def saved_of(layout: Layout) -> Tensor:
-    """Memory of what gradients can be made of."""
-    return torch.empty(layout.total, device=layout.parts[0].form.device)
-
-
-def run_in(saved: Tensor, call: Call, layout: Layout, pack: bool) -> Run:
-    """The run of a whole call in such memory; packed, or there already with its Gram matrices and relevances."""
-    contexts, queries = layout.parts
+def run_in(saved: Tensor, call: Call, layout: Layout, made: bool) -> Run:
+    """The run of a whole call in `layout.saved` numbers, in which it is packed, or made already."""
     places = saved.split_with_sizes(layout.saved)
-    sides = contexts.packed_in(*places[:4]), queries.packed_in(*places[4:8])
-    if pack:
-        call.pack(contexts, sides[0])
-        call.pack(queries, sides[1])
-    return Run(call, layout, sides, None, places[8:])
+    if made:
+        contexts, queries = layout.parts
+        sides = [contexts.packed_in(*places[:5]), queries.packed_in(*places[5:10])]
+    else:
+        sides = call.pack(*layout.parts, room=places[:10])
+    return Run(call, layout, sides, None, places[10:], made)
 
 
-def planned_runs(call: Call) -> Iterator[Run]:
-    """All runs of a forward pass, contexts packed once and queries once for each part of those."""
-    plan = Plan(call)
-    (of_contexts, of_queries), pack, queries = plan.parts(apart=False), Packing(call, plan), None
-    for own in of_contexts:
-        contexts = pack(own)
-        for part in of_queries:
-            if queries is None or len(of_queries) > 1:
-                queries = pack(part)
-            yield Run(call, Layout(own, part), (contexts, queries), pack.tiles)
+def planned_runs(call: Call, plan: Plan, parts: Sequence[Sequence[Part]], outer: int = 0) -> Iterator[Run]:
+    """All pairs of parts, those of the outer side packed once, others once for each part of those."""
+    packed: list[Packed | None] = [None, None]
+    inner = 1 - outer
+    for own in parts[outer]:
+        (packed[outer],) = call.pack(own, starts=plan.starts)
+        for other in parts[inner]:
+            if packed[inner] is None or len(parts[inner]) > 1:
+                packed[inner] = None  # whose memory the next one takes
+                (packed[inner],) = call.pack(other, starts=plan.starts)
+            layout = Layout(other, own) if outer else Layout(own, other)
+            yield Run(call, layout, [side for side in packed if side is not None], plan.tiles)
 
 
 def listed_runs(call: Call, most_bytes: int) -> Iterator[Run]:
     """Listed pairs in runs of at most so many bytes; items that take part in several are packed for each."""
     assert call.pairs is not None
     form, n_pairs = call.form, call.pairs.size(0)
-    rows, pack = [side.slots for side in call.sides], Packing(call)
+    rows = [side.slots for side in call.sides]
     cells = 2 * rows[1] * rounded(rows[0], PITCH) + gram_pitch_of(rows[0], form) ** 2 + PLANES * rows[1]
     of_pair = (rounded(rows[0], PITCH) + rows[1]) * form.dim * form.dtype.itemsize + 4 * cells
     most = max(1, most_bytes // of_pair)
     for first in range(0, n_pairs, most):
         layout = listed(form, first, min(most, n_pairs - first), rows[0], rows[1])
-        yield Run(call, layout, [*map(pack, layout.parts)])  # held by nothing here: its memory is for the next
+        yield Run(call, layout, call.pack(*layout.parts))  # held by nothing here: its memory is for the next

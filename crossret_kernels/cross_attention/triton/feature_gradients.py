@@ -2,94 +2,111 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from crossret_kernels.cross_attention.triton.attention import clean, gram_cells, item_of, wide
-from crossret_kernels.cross_attention.triton.call import Call, Packed, Part, Source, begin_of, replaced, row_offsets
-from crossret_kernels.cross_attention.triton.chunks import FEATURES, multiply
-from crossret_kernels.cross_attention.triton.forward import TINY
+from crossret_kernels.cross_attention.triton.attention import clean, item_of, wide
+from crossret_kernels.cross_attention.triton.call import Call, Packed, Part, Source
+from crossret_kernels.cross_attention.triton.chunks import gram_pitch_of, multiply
+from crossret_kernels.cross_attention.triton.relevances import TINY
 from crossret_kernels.gpu.triton_launch import hidden, launch
 from crossret_kernels.gpu.triton_tiles import inverse, shown
+
+NOWHERE = Source(*map(hidden, (0,) * len(Source._fields)))
+
+
+class Summed(NamedTuple):
+    """`Sums` as kernels read them, and where gradients of their rows lie.
+
+    Attributes:
+        items, order, ends: of listed pairs, by number: the item, sorted; the pairs in this order; where an item's end.
+    """
+
+    out: Tensor
+    places: Tensor
+    items: Tensor
+    order: Tensor
+    ends: Tensor
+    packed: Packed
+    total: Tensor
+    grams: Tensor
+    gram_pitch: int
+    source: Source
 
 
 class Sums:
     """Gradients of a packed part of one side, summed up in float32.
 
     Attributes:
-        part, packed: its rows.
-        own: what each row of queries gets of itself, negative; None of contexts.
-        total: the sums (rows, D), of listed pairs (pairs, slots, D); None while there are none.
+        call, part, packed: its rows.
+        out: where their gradients are to lie.
+        grams: of contexts ∂L/∂G + its transpose of every item, (items, pitch, pitch).
+        total: of rows but for what grams and `packed.own` bring, (rows, D).
+        later: whether a run has left something there.
     """
 
-    def __init__(self, part: Part, packed: Packed) -> None:
-        self.part, self.packed = part, packed
-        self.own: Tensor | None = None
-        self.total: Tensor | None = None
+    def __init__(self, call: Call, part: Part, packed: Packed, out: Tensor, grams: Tensor, total: Tensor) -> None:
+        self.call, self.part, self.packed, self.out, self.grams, self.total = call, part, packed, out, grams, total
+        self.later = False
 
-    def own_rows(self) -> tuple[Tensor, bool]:
-        """`own`, and whether an earlier run has left something there."""
-        later = self.own is not None
-        if self.own is None:
-            self.own = torch.empty_like(self.packed.norms)
-        return self.own, later
+    @staticmethod
+    def room_of(part: Part) -> list[int]:
+        """Numbers of grams and total."""
+        grams = 16 if part.own else part.n_items * gram_pitch_of(part.longest, part.form) ** 2
+        return [grams, part.n_rows * part.form.dim]
 
-    def add(self, left: Tensor, right: Tensor) -> Tensor:
-        """Adds a product."""
-        product = torch.empty(*left.shape[:-1], right.size(-1), device=left.device)
+    def add(self, left: Tensor, right: Tensor) -> None:
+        """Adds a product of a run to the total."""
+        total = self.total.view(*left.shape[:-1], right.size(-1))
+        product = torch.empty_like(total) if self.later else total
         multiply(left, right.to(left.dtype), product)
-        self.total = product if self.total is None else self.total.add_(product)
-        return self.total
+        if self.later:
+            total.add_(product)
+        self.later = True
+
+    def stored(self) -> Summed:
+        """As kernels have it; of listed pairs all of an item at once, in the order of the list."""
+        call, part, strides = self.call, self.part, self.out.stride()
+        items = order = ends = self.packed.items
+        if call.pairs is not None:
+            pairs = call.pairs[part.first : part.first + part.n_items, call.form.columns[part.own]]
+            items, order = pairs.sort(stable=True)
+            ends = torch.searchsorted(items, items, right=True)
+        item_stride, pitch = 0 if part.kind.PACKED else strides[0], hidden(gram_pitch_of(part.longest, part.form))
+        source = item_stride, strides[-2], part.first, part.most, 0, part.slots, 0, part.n_items, 0
+        places, lies = call.places[part.own], Source(*map(hidden, source))
+        return Summed(self.out, places, items, order, ends, self.packed, self.total, self.grams, pitch, lies)
 
 
-def store(call: Call, kernel: Any, order: tuple[Tensor, ...], sums: Sums, out: Tensor | None) -> None:
-    """A part's sums as gradients, where its rows lie."""
-    if out is None:
+def store(*sums: Sums) -> None:
+    """Sums of parts as gradients where their rows lie, at most one of either side; of those that runs have left."""
+    sums = tuple(own for own in sums if own.later)
+    if not sums:
         return
-    part, packed, strides = sums.part, sums.packed, out.stride()
-    kind, first = replaced(part.kind, UNIT=1), 0 if order else part.first
-    source = Source(*map(hidden, (0 if kind.PACKED else strides[0], strides[-2], first, part.most, 0, part.slots, 0)))
-    extents, places, _starts, _pairs = call.tables(part, packed, None)
-    own = packed.norms if sums.own is None else sums.own
-    launch(
-        kernel, part.grid,
-        (extents, places, *order, packed, sums.total, own, out, source), kind,
-        (call.form.key, out.dtype, strides[0] >= 2**30 - 2),
-    )  # fmt: skip
+    form, made = sums[0].call.form, [own.stored() for own in sums]
+    summed = [made[0]._replace(source=NOWHERE)] * 2
+    for own, of_own in zip(sums, made, strict=True):
+        summed[own.part.own] = of_own
+    # Of either side, as one may be summed up in float32; hidden strides may take more than 32 bits.
+    outs = [(own.out.dtype, own.out.stride(0) >= 2**30 - 2 and own.source is not NOWHERE) for own in summed]
+    grid = sum(own.part.n_items for own in sums), max(own.part.blocks for own in sums), 1
+    launch(store_gradients, grid, (*summed,), form.kinds, (form.key, *outs))
 
 
-def store_listed(call: Call, sums: Sums, out: Tensor) -> None:
-    """Adds a run's sums to the gradients, all pairs of an item at once, in the order of the list."""
-    assert call.pairs is not None
-    part = sums.part
-    pairs = call.pairs[part.first : part.first + part.n_items, call.form.columns[part.own]]
-    items, order = pairs.sort(stable=True)
-    ends = torch.searchsorted(items, items, right=True)
-    store(call, add_listed_gradients, (items, order, ends), sums, out)
-
-
-@triton.jit(do_not_specialize=["run"])
-def add_gram_products(run, of_grams, sums, KIND: tl.constexpr):
-    """Adds (∂L/∂G + its transpose) C to a block of an item's rows, in FEATURES of their columns."""
-    C: tl.constexpr = KIND.C
-    item = tl.program_id(0)
-    first, count = item_of(run.contexts, item)
-    r = tl.program_id(1) * C + tl.arange(0, C)
-    d = tl.program_id(2) * FEATURES + tl.arange(0, FEATURES)
-    cells = sums + (first + r).to(tl.int64)[:, None] * KIND.D + d[None, :]
-    there = (r < count)[:, None]
-    total = tl.load(cells, mask=there, other=0.0)
-    for start in range(0, count, C):
-        c = start + tl.arange(0, C)
-        block = tl.load(gram_cells(of_grams, item, run, tl.program_id(1) * C, start, KIND))
-        rows = run.contexts.rows + (first + c).to(tl.int64)[:, None] * KIND.D + d[None, :]
-        x = tl.load(rows, mask=(c < count)[:, None], other=0.0).to(tl.float32)
-        total = tl.dot(block, x, total, input_precision=KIND.FINE)
-    tl.store(cells, total, mask=there)
+@triton.jit
+def add_gram_products(total, summed, item, first, count, place, KIND: tl.constexpr):
+    """Adds (∂L/∂G + its transpose) C to these rows of an item of contexts."""
+    d = tl.arange(0, KIND.WIDTH)
+    pitch = shown(summed.gram_pitch)
+    for c in range(0, count):
+        of_grams = tl.load(summed.grams + (wide(item) * pitch + c) * pitch + place, mask=place < count, other=0.0)
+        rows = summed.packed.rows + wide(first + c) * KIND.D + d
+        total += of_grams[:, None] * tl.load(rows, mask=d < KIND.D, other=0.0).to(tl.float32)[None, :]
+    return total
 
 
 @triton.jit
@@ -109,61 +126,61 @@ def of_features(total, own, packed, rows, there, KIND: tl.constexpr):
     return total
 
 
+@triton.jit(do_not_specialize=["contexts", "queries"])
+def store_gradients(contexts, queries, KIND: tl.constexpr):
+    """Sums of a part of either side, contexts' first, as the gradients of their items."""
+    number = tl.program_id(0)
+    n = shown(contexts.source.n_items)
+    CONTEXTS: tl.constexpr = KIND.CONTEXTS
+    QUERIES: tl.constexpr = KIND.QUERIES
+    if number < n:
+        store_item(contexts, number, CONTEXTS)
+    else:
+        store_item(queries, number - n, QUERIES)
+
+
 @triton.jit
-def own_of(own, rows, there, KIND: tl.constexpr):
-    """What rows of queries get of themselves; 0 of contexts."""
-    if KIND.QUERIES:
-        return tl.load(own + rows, mask=there, other=0.0)
-    return tl.full((KIND.ROWS,), 0, tl.float32)
+def store_item(summed, number, KIND: tl.constexpr):
+    """Gradients of ROWS rows of an item, where they lie, and zeros in what other slots it has.
 
-
-@triton.jit(do_not_specialize=["source"], do_not_specialize_on_alignment=["extents"])
-def store_gradients(extents, places, packed, sums, own, out, source, KIND: tl.constexpr):
-    """A part's sums as the gradients of ROWS rows of an item, where they lie; zeros in what other slots it has."""
-    number = tl.program_id(0)
+    Of listed pairs the sums of all of an item's are added to what is there, by its first one.
+    """
+    packed = summed.packed
+    source = summed.source
     item = wide(shown(source.first) + number)
-    first, count = item_of(packed, number)
-    place = tl.program_id(1) * KIND.ROWS + tl.arange(0, KIND.ROWS)
-    there = place < count
-    d = tl.arange(0, KIND.WIDTH)
-    rows = first + place
-    cells = sums + rows.to(tl.int64)[:, None] * KIND.D + d[None, :]
-    total = tl.load(cells, mask=there[:, None] & (d < KIND.D)[None, :], other=0.0)
-    total = of_features(total, own_of(own, rows, there, KIND), packed, rows, there, KIND)
-    start = begin_of(extents, item, KIND)
-    given = tl.minimum(shown(source.slots), shown(source.most))
-    stored = place < (count if KIND.PACKED else tl.maximum(count, given))
-    if KIND.MASKED:
-        place = tl.load(places + item * shown(source.most) + place, mask=stored, other=0)
-    found = out + row_offsets(place, item, start, source, KIND)[:, None] + d[None, :]
-    tl.store(found, total.to(out.dtype.element_ty), mask=stored[:, None] & (d < KIND.DIM)[None, :])
-
-
-@triton.jit(do_not_specialize=["source"], do_not_specialize_on_alignment=["extents"])
-def add_listed_gradients(extents, places, items, order, ends, packed, sums, own, out, source, KIND: tl.constexpr):
-    """Adds the sums of all pairs of an item to ROWS rows' gradients; `order` has the pairs by item, up to its end."""
-    ROWS: tl.constexpr = KIND.ROWS
-    WIDTH: tl.constexpr = KIND.WIDTH
-    number = tl.program_id(0)
-    item = tl.load(items + number)
-    if (number == 0) | (tl.load(items + tl.maximum(number - 1, 0)) != item):
-        pair = tl.load(order + number).to(tl.int32)
-        _first, count = item_of(packed, pair)
-        place = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    own = number
+    end = number + 1
+    if KIND.LISTED:
+        item = tl.load(summed.items + number)
+        own = tl.load(summed.order + number).to(tl.int32)
+        first_pair = (number == 0) | (tl.load(summed.items + tl.maximum(number - 1, 0)) != item)
+        end = tl.where(first_pair, tl.load(summed.ends + number).to(tl.int32), number)
+    if end > number:
+        own_first, count = item_of(packed, own)
+        place = tl.program_id(1) * KIND.ROWS + tl.arange(0, KIND.ROWS)
         there = place < count
-        d = tl.arange(0, WIDTH)
-        total = tl.full((ROWS, WIDTH), 0, tl.float32)
-        along = tl.full((ROWS,), 0, tl.float32)
-        for other in range(number, tl.load(ends + number).to(tl.int32)):
-            rows = tl.load(order + other).to(tl.int32) * shown(source.slots) + place
-            cells = sums + rows.to(tl.int64)[:, None] * KIND.D + d[None, :]
+        d = tl.arange(0, KIND.WIDTH)
+        total = tl.full((KIND.ROWS, KIND.WIDTH), 0, tl.float32)
+        along = tl.full((KIND.ROWS,), 0, tl.float32)
+        for other in range(number, end):
+            pair = tl.load(summed.order + other).to(tl.int32) if KIND.LISTED else other
+            first, _count = item_of(packed, pair)
+            rows = first + place
+            cells = summed.total + rows.to(tl.int64)[:, None] * KIND.D + d[None, :]
             total += tl.load(cells, mask=there[:, None] & (d < KIND.D)[None, :], other=0.0)
-            along += own_of(own, rows, there, KIND)
-        total = of_features(total, along, packed, pair * shown(source.slots) + place, there, KIND)
-        start = begin_of(extents, item, KIND)
+            if KIND.QUERIES:
+                along += tl.load(packed.own + rows, mask=there, other=0.0)
+            else:
+                total = add_gram_products(total, summed, pair, first, count, place, KIND)
+        total = of_features(total, along, packed, own_first + place, there, KIND)
+        given = 0 if KIND.PACKED or KIND.LISTED else tl.minimum(shown(source.slots), shown(source.most))
+        stored = place < tl.maximum(count, given)
+        begin = tl.load(packed.items + 4 * own + 3).to(tl.int64)
         if KIND.MASKED:
-            place = tl.load(places + item * shown(source.most) + place, mask=there, other=0)
-        found = out + row_offsets(place, item, start, source, KIND)[:, None] + d[None, :]
-        inside = there[:, None] & (d < KIND.DIM)[None, :]
-        total += tl.load(found, mask=inside, other=0.0).to(tl.float32)
-        tl.store(found, total.to(out.dtype.element_ty), mask=inside)
+            place = tl.load(summed.places + item * shown(source.most) + place, mask=stored, other=0)
+        offsets = (begin + place) * shown(source.row_stride) + item * shown(source.item_stride)
+        found = summed.out + offsets[:, None] + d[None, :]
+        inside = stored[:, None] & (d < KIND.DIM)[None, :]
+        if KIND.LISTED:
+            total += tl.load(found, mask=inside, other=0.0).to(tl.float32)
+        tl.store(found, total.to(summed.out.dtype.element_ty), mask=inside)

@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from crossret_kernels.cross_attention.triton.attention import LOG2_E, OF_RELEVANCES, OF_SQUARES, item_of, wide
+from crossret_kernels.cross_attention.triton.relevances import CANCELS, mend
 from crossret_kernels.gpu.triton_tiles import shown
 from crossret_kernels.gpu.tuning import Attention
 
@@ -26,14 +27,20 @@ def broken_item(side, first, count):
 
 
 @triton.jit
-def pooled_relevances(cells, items, count, run, KIND: tl.constexpr):
+def pooled_relevances(cells, items, query, block, count, run, KIND: tl.constexpr):
     """(scores (items,); their exponentials' sums and greatest relevances, of "lse"): SCAN Eqs. 5–8."""
+    begin = query if KIND.LISTED else block
+    end = query + 1 if KIND.LISTED else tl.minimum(block + POOLED_CONTEXTS, shown(run.sizes.n_contexts))
     j = tl.arange(0, POOLED_QUERIES)
     greatest = tl.full((POOLED_CONTEXTS,), float("-inf"), tl.float32)
     sums = tl.full((POOLED_CONTEXTS,), 0, tl.float32)
     for start in range(0, count, POOLED_QUERIES):
         there = (start + j < count)[None, :]
-        r = tl.load(cells + start, mask=items[:, None] & there, other=0.0)
+        known = items[:, None] & there
+        r = tl.load(cells + start, mask=known, other=0.0)
+        if tl.max(r) == CANCELS:
+            mend(run, query, begin, end, KIND)
+            r = tl.load(cells + start, mask=known, other=0.0)
         sums += tl.sum(r, 1)
         greatest = tl.maximum(greatest, tl.max(tl.where(there, r, float("-inf")), 1))
     scores = sums
@@ -54,37 +61,34 @@ def pooled_relevances(cells, items, count, run, KIND: tl.constexpr):
 
 @triton.jit
 def score_places(query, block, run, strides, KIND: tl.constexpr):
-    """(Items of contexts from `block` on, which of them there are, where their scores with an item of queries stand).
+    """Of an item of queries and those of contexts from `block` on, of a listed pair its own only.
 
-    A listed pair has its own items only.
+    (Which of them there are, where their scores stand and their relevances, of contexts whether they are empty, whether
+    one of either is not finite).
     """
     lane = tl.arange(0, POOLED_CONTEXTS)
-    if KIND.LISTED:
-        return query + lane, lane == 0, (shown(strides.first) + wide(query + lane)) * shown(strides.context)
-    item = block + lane
+    item = (query if KIND.LISTED else block) + lane
+    inside = lane == 0 if KIND.LISTED else item < shown(run.sizes.n_contexts)
     places = (shown(strides.first_context) + wide(item)) * shown(strides.context)
-    return (
-        item,
-        item < shown(run.sizes.n_contexts),
-        places + (shown(strides.first_query) + wide(query)) * shown(strides.query),
-    )
+    places += (shown(strides.first_query) + wide(query)) * shown(strides.query)
+    first, count = item_of(run.queries, query)
+    cells = run.kept + (wide(item) * shown(run.sizes.kept_pitch) + first)[:, None]
+    empty = tl.load(run.contexts.items + 4 * item + 1, mask=inside, other=1) == 0
+    broken = tl.load(run.contexts.items + 4 * item + 2, mask=inside, other=0) & BROKEN
+    broken += broken_item(run.queries, first, count)
+    return inside, places, cells + tl.arange(0, POOLED_QUERIES)[None, :], empty, broken > 0
 
 
 @triton.jit(do_not_specialize=["run", "strides"])
 def pool(run, scores, strides, KIND: tl.constexpr):
     """Scores of an item of queries and some items of contexts, or of a listed pair."""
     query = tl.program_id(0)
-    first, count = item_of(run.queries, query)
-    item, inside, places = score_places(query, tl.program_id(1) * POOLED_CONTEXTS, run, strides, KIND)
-    cells = (
-        run.kept + (wide(item) * shown(run.sizes.kept_pitch) + first)[:, None] + tl.arange(0, POOLED_QUERIES)[None, :]
-    )
-    found, _sums, _greatest = pooled_relevances(cells, inside, count, run, KIND)
-    counts = tl.load(run.contexts.items + 3 * item + 1, mask=inside, other=1)
-    flags = tl.load(run.contexts.items + 3 * item + 2, mask=inside, other=0)
-    broken = (flags & BROKEN) + broken_item(run.queries, first, count)
-    found = tl.where(broken > 0, float("nan"), found)
-    tl.store(scores + places, tl.where((counts == 0) | (count == 0), run.numbers.empty_score, found), mask=inside)
+    _first, count = item_of(run.queries, query)
+    block = tl.program_id(1) * POOLED_CONTEXTS
+    inside, places, cells, empty, broken = score_places(query, block, run, strides, KIND)
+    found, _sums, _greatest = pooled_relevances(cells, inside, query, block, count, run, KIND)
+    found = tl.where(broken, float("nan"), found)
+    tl.store(scores + places, tl.where(empty | (count == 0), run.numbers.empty_score, found), mask=inside)
 
 
 @triton.jit
@@ -100,29 +104,25 @@ def first_greatest(cells, items, count, greatest):
     return best
 
 
-@triton.jit(do_not_specialize=["run", "strides"], do_not_specialize_on_alignment=["grad_scores"])
-def relevance_gradients(run, grad_scores, own, strides, KIND: tl.constexpr):
-    """∂L/∂r of an item of queries, in a plane of what is kept; `own` gets what each row gets of itself.
+@triton.jit(do_not_specialize=["run", "strides", "later"], do_not_specialize_on_alignment=["grad_scores"])
+def relevance_gradients(run, grad_scores, strides, later, KIND: tl.constexpr):
+    """∂L/∂r of an item of queries, in a plane of what is kept, and what each row gets of itself; a `later` run's adds.
 
     ∂L/∂r is NaN of a pair whose gradient is no number, or which has one and is not finite.
     """
     query = tl.program_id(0)
     first, count = item_of(run.queries, query)
-    query_broken = broken_item(run.queries, first, count)
     plane = shown(run.sizes.kept_plane)
     j = tl.arange(0, POOLED_QUERIES)
     for start in range(0, count, POOLED_QUERIES):
         there = start + j < count
         along = tl.full((POOLED_QUERIES,), 0, tl.float32)
         for block in range(0, 1 if KIND.LISTED else shown(run.sizes.n_contexts), POOLED_CONTEXTS):
-            item, inside, places = score_places(query, block, run, strides, KIND)
+            inside, places, cells, empty, broken = score_places(query, block, run, strides, KIND)
             grads = tl.load(grad_scores + places, mask=inside, other=0.0)
-            counts = tl.load(run.contexts.items + 3 * item + 1, mask=inside, other=1)
-            broken = (tl.load(run.contexts.items + 3 * item + 2, mask=inside, other=0) & BROKEN) + query_broken
             fine = (tl.abs(grads) < MOST_SCORE_GRADIENT) & (broken == 0)
-            grads = tl.where((grads == 0) | (counts == 0), 0.0, tl.where(fine, grads, float("nan")))
-            cells = run.kept + (wide(item) * shown(run.sizes.kept_pitch) + first)[:, None] + j[None, :]
-            _scores, sums, greatest = pooled_relevances(cells, inside, count, run, KIND)
+            grads = tl.where((grads == 0) | empty, 0.0, tl.where(fine, grads, float("nan")))
+            _scores, sums, greatest = pooled_relevances(cells, inside, query, block, count, run, KIND)
             known = inside[:, None] & there[None, :]
             r = tl.load(cells + start, mask=known, other=0.0)
             shares = tl.full((POOLED_CONTEXTS, POOLED_QUERIES), 1.0, tl.float32)
@@ -138,6 +138,6 @@ def relevance_gradients(run, grad_scores, own, strides, KIND: tl.constexpr):
             moves = tl.load(cells + start + OF_SQUARES * plane, mask=known, other=0.0) != 0
             along -= tl.sum(tl.where(moves, of_relevances * r, 0.0), 0)
             tl.store(cells + start + OF_RELEVANCES * plane, of_relevances, mask=known)
-        rows = own + first + start + j
-        before = tl.load(rows, mask=start + j < count * shown(strides.later), other=0.0)
+        rows = run.queries.own + first + start + j
+        before = tl.load(rows, mask=start + j < count * later, other=0.0)
         tl.store(rows, before + along, mask=there)

@@ -80,33 +80,42 @@ def finished(a, b, c, p, NEGATIVES: tl.constexpr):
     return loss, key, total
 
 
-@triton.jit(do_not_specialize=["n_rows", "programs"])
+@triton.jit(do_not_specialize=["n_rows", "programs", "share"])
 def losses_of_statistics(
-    losses, statistics, parts, n_rows, programs, slope, p, KIND: tl.constexpr
+    losses, loss, statistics, parts, n_rows, programs, slope, p, share, KIND: tl.constexpr
 ):  # fmt: skip
-    """Brings columns' statistics together, always in the same order; losses, keys and totals of some positives."""
+    """Brings columns' statistics together, always in the same order; losses, keys and totals of positives.
+
+    One program alone sums the losses up too, of each of which `share` counts.
+    """
     NEGATIVES: tl.constexpr = KIND.NEGATIVES
     SLOPE: tl.constexpr = KIND.SLOPE
-    positives = tl.program_id(0) * POSITIVES + tl.arange(0, POSITIVES)
-    inside = positives < n_rows
-    a = tl.full((POSITIVES,), 0, tl.float32)
-    b = tl.full((POSITIVES,), NOWHERE, tl.int32) if NEGATIVES == 0 else tl.full((POSITIVES,), 0, tl.float32)
-    c = tl.full((POSITIVES,), 0, tl.float32)
-    for first in range(0, programs, PARTS):
-        part = first + tl.arange(0, PARTS)
-        at = parts + part.to(tl.int64)[:, None] * 3 * n_rows + positives[None, :]
-        some_a, some_b, some_c = load_statistics(at, n_rows, (part < programs)[:, None] & inside[None, :], NEGATIVES)
-        some_a, some_b, some_c = reduced(some_a, some_b, some_c, slope, 0, NEGATIVES, SLOPE)
-        a, b, c = merged(a, b, c, some_a, some_b, some_c, slope, NEGATIVES, SLOPE)
-    of_column, column_key, column_total = finished(a, b, c, p, NEGATIVES)
-    of_rows = parts + programs.to(tl.int64) * 3 * n_rows + positives
-    a, b, c = load_statistics(of_rows, n_rows, inside, NEGATIVES)
-    of_row, row_key, row_total = finished(a, b, c, p, NEGATIVES)
-    tl.store(losses + positives, of_row + of_column, mask=inside)
-    tl.store(statistics + positives, row_key, mask=inside)
-    tl.store(statistics + n_rows + positives, row_total, mask=inside)
-    tl.store(statistics + 2 * n_rows + positives, column_key, mask=inside)
-    tl.store(statistics + 3 * n_rows + positives, column_total, mask=inside)
+    summed = tl.full((), 0, tl.float32)
+    for block in range(tl.program_id(0), tl.cdiv(n_rows, POSITIVES), tl.num_programs(0)):
+        positives = block * POSITIVES + tl.arange(0, POSITIVES)
+        inside = positives < n_rows
+        a = tl.full((POSITIVES,), 0, tl.float32)
+        b = tl.full((POSITIVES,), NOWHERE, tl.int32) if NEGATIVES == 0 else tl.full((POSITIVES,), 0, tl.float32)
+        c = tl.full((POSITIVES,), 0, tl.float32)
+        for first in range(0, programs, PARTS):
+            part = first + tl.arange(0, PARTS)
+            at = parts + part.to(tl.int64)[:, None] * 3 * n_rows + positives[None, :]
+            there = (part < programs)[:, None] & inside[None, :]
+            some_a, some_b, some_c = load_statistics(at, n_rows, there, NEGATIVES)
+            some_a, some_b, some_c = reduced(some_a, some_b, some_c, slope, 0, NEGATIVES, SLOPE)
+            a, b, c = merged(a, b, c, some_a, some_b, some_c, slope, NEGATIVES, SLOPE)
+        of_column, column_key, column_total = finished(a, b, c, p, NEGATIVES)
+        of_rows = parts + programs.to(tl.int64) * 3 * n_rows + positives
+        a, b, c = load_statistics(of_rows, n_rows, inside, NEGATIVES)
+        of_row, row_key, row_total = finished(a, b, c, p, NEGATIVES)
+        tl.store(losses + positives, of_row + of_column, mask=inside)
+        tl.store(statistics + positives, row_key, mask=inside)
+        tl.store(statistics + n_rows + positives, row_total, mask=inside)
+        tl.store(statistics + 2 * n_rows + positives, column_key, mask=inside)
+        tl.store(statistics + 3 * n_rows + positives, column_total, mask=inside)
+        summed += tl.sum(tl.where(inside, of_row + of_column, 0.0))
+    if tl.num_programs(0) == 1:
+        tl.store(loss, summed * share)
 
 
 def loss(
@@ -116,6 +125,7 @@ def loss(
     """`crossret::triplet_loss_triton`: the loss, float32, and statistics (4, n_rows) that its gradient is made of."""
     n_rows, n_columns = scores.shape
     losses = torch.empty(n_rows, dtype=torch.float32, device=scores.device)
+    made = losses.new_empty(())
     statistics = losses.new_empty((4, n_rows))
     if n_rows:
         scores = scores if scores.stride(1) == 1 else scores.contiguous()
@@ -129,10 +139,14 @@ def loss(
             (scores, scores if image_ids is None else image_ids, scores if caption_ids is None else caption_ids,
              parts, n_rows, n_columns, scores.stride(0), offset, margin, p - 1, programs, per_program), kind, key, 8,
         )  # fmt: skip
+        alone = reduction != 2 and n_rows <= TripletLoss.SUMMED
         launch(
-            losses_of_statistics, (-(-n_rows // POSITIVES.value), 1, 1),
-            (losses, statistics, parts, n_rows, programs, p - 1, p), kind, key,
+            losses_of_statistics, (1 if alone else -(-n_rows // POSITIVES.value), 1, 1),
+            (losses, made, statistics, parts, n_rows, programs, p - 1, p, 1 / n_rows if reduction == 1 else 1.0), kind,
+            key,
         )  # fmt: skip
+        if alone:
+            return made, statistics
     if reduction == 2:
         return losses, statistics
     return (losses.mean() if reduction == 1 and n_rows else losses.sum()), statistics
