@@ -208,7 +208,7 @@ def _split(scenes: Path, name: str, reader: PictureEncoder[Any] | None) -> Preco
 
 def _train(
     model: str, scenes: Path, run: Path, schedule: TrainingConfig, encoder: Path | None, console: Console
-) -> tuple[Matcher, Vocabulary]:
+) -> tuple[Matcher, Vocabulary | None]:
     """The model that was best on the development set; with an encoder's folder it reads pictures through that."""
     for directory in (run, run / "first"):
         (directory / CHECKPOINT).unlink(missing_ok=True)  # an earlier demo's: this one starts anew
@@ -217,8 +217,8 @@ def _train(
     vocabulary = Vocabulary.build(data.captions)
     torch.manual_seed(schedule.seed)
     config_class, model_class = MODELS[model]
-    made = model_class(config_class.preset(PRESET, **fields_of_data(config_class, data, vocabulary)))
     learnt, judged = (PrecomputedCorpus(part, vocabulary) for part in (data, _split(scenes, "dev", reader)))
+    made = model_class(config_class.preset(PRESET, **fields_of_data(config_class, learnt)))
     if reader is not None:
         made.read_pictures_by(reader)
     if reader is not None and getattr(made.config, "negatives", None) == "sum":

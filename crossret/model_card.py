@@ -32,7 +32,9 @@ scores, indices = retriever.search(["a dog on the grass"], images, k=10)
 """
 
 
-def write_card(directory: Path, name: str, model: Matcher, vocabulary: Vocabulary, run: Path | None = None) -> None:
+def write_card(
+    directory: Path, name: str, model: Matcher, vocabulary: Vocabulary | None, run: Path | None = None
+) -> None:
     """Write ``README.md`` into a model's directory: with the figures and settings of ``run``, where one trained it.
 
     Cards are published: of the files that settings name the last part of the path is told.
@@ -47,11 +49,16 @@ def write_card(directory: Path, name: str, model: Matcher, vocabulary: Vocabular
         OSError: a file cannot be read or written. ValueError: the run's log is malformed.
     """
     title = str(sys.modules[type(model).__module__].__doc__).strip().rstrip(".")
+    read = (
+        f"{len(vocabulary):,} words"
+        if vocabulary is not None
+        else f"captions as tokens of {model.config.text_dim:,} numbers"
+    )
     weights = sum(parameter.numel() for parameter in model.parameters())
     parts = [
         f"---\nlibrary_name: crossret\ntags:\n- image-text-matching\n- cross-modal-retrieval\n- {model.kind}\n---",
         f"# {title}",
-        f"{weights:,} weights, {len(vocabulary):,} words, region features of {model.config.image_dim:,} numbers.",
+        f"{weights:,} weights, {read}, region features of {model.config.image_dim:,} numbers.",
         _USE.format(name=name, image_dim=model.config.image_dim).rstrip(),
         *_training(run, set(json.loads(model.config.to_json()))),
         "## Hyper-parameters",

@@ -54,13 +54,13 @@ class Retriever:
 
     Args:
         model: any of ``crossret.models``; put into evaluation mode.
-        vocabulary: the one that it was trained with.
+        vocabulary: the one that it was trained with; None of a model that reads tokens of captions.
         transform: from a picture, a ``PIL.Image``, to pixels (3, H, W): for a model with a backbone, which reads
             pictures. Others read features.
     """
 
     def __init__(
-        self, model: Matcher, vocabulary: Vocabulary, transform: Callable[[Any], Tensor] | None = None
+        self, model: Matcher, vocabulary: Vocabulary | None, transform: Callable[[Any], Tensor] | None = None
     ) -> None:
         self.model = model
         self.vocabulary = vocabulary

@@ -139,8 +139,8 @@ def load_for(run: Path, images: PrecomputedDataset, device: str | None = None) -
     return model, corpus
 
 
-def load_model_of(run: Path, device: str | None = None) -> tuple[Matcher, Vocabulary]:
-    """A model, from the output directory of `train` or its own, where --device says, and its vocabulary.
+def load_model_of(run: Path, device: str | None = None) -> tuple[Matcher, Vocabulary | None]:
+    """A model, from the output directory of `train` or its own, where --device says, and its vocabulary, if any.
 
     Raises an OSError or a ValueError where there is none, or as ``use_device``.
     """
@@ -149,5 +149,6 @@ def load_model_of(run: Path, device: str | None = None) -> tuple[Matcher, Vocabu
     place = use_device(device)
     directory = model_directory(run)
     model, vocabulary = load_model(directory)
-    _logger.info("%s: %s of %s words, on %s", directory, model.kind, f"{len(vocabulary):,}", place)
+    words = "tokens" if vocabulary is None else f"{len(vocabulary):,} words"
+    _logger.info("%s: %s of %s, on %s", directory, model.kind, words, place)
     return model.to(place), vocabulary

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crossret.data.gathering import gathered, pinned, pinning
+from crossret.data.gathering import empty, gathered, pinned, pinning
 from crossret.data.held import HeldRows
 from crossret.data.precomputed import PrecomputedDataset
 from crossret.data.prepared import PictureFiles
 from crossret.data.vocabulary import PAD, Vocabulary
+from crossret.files.features import StoredItems
 
 
 class Regions(NamedTuple):
@@ -50,8 +51,9 @@ class Batch:
     Attributes:
         regions: (b, k, d), as features of ``Regions``.
         boxes: (b, k, 4) float32 x0, y0, x1, y1 of the regions; None where the data have none.
-        tokens: (b, W) int64 word numbers, <start> and <end> included, padded with 0 to the longest caption.
-        lengths: (b,) int64, each caption's number of words.
+        tokens: (b, W) int64 word numbers, <start> and <end> included, padded with 0 to the longest caption; of data
+            without a vocabulary (b, W, text_dim) float32, tokens of an encoder of texts, padded likewise.
+        lengths: (b,) int64, each caption's number of words or tokens.
         image_ids, caption_ids: (b,) int64, their places in the data set.
         clusters, region_lengths: (b, k) and (b,) int64, as clusters and lengths of ``Regions``.
     """
@@ -80,6 +82,13 @@ class Batch:
         return {name: part for name, part in vars(self).items() if part is not None}
 
 
+class ReadCaptions(Protocol):
+    """The captions of a split as a model reads them."""
+
+    def padded(self, captions: Iterable[int]) -> tuple[Tensor, Tensor]:
+        """Some of them by their numbers, as ``tokens`` and ``lengths`` of a ``Batch``."""
+
+
 class NumberedCaptions:
     """Captions as the numbers of their words, each of them tokenized when it is first asked for and never again."""
 
@@ -100,13 +109,35 @@ class NumberedCaptions:
         return found
 
 
+class StoredTokens:
+    """Captions as the tokens that an encoder of texts made of them, read from the disk when they are asked for.
+
+    Args:
+        stored: the tokens.
+        rows: (n,), the item of ``stored`` that each caption is.
+    """
+
+    def __init__(self, stored: StoredItems, rows: NDArray[np.int64]) -> None:
+        self._stored = stored
+        self._rows = rows
+
+    def padded(self, captions: Iterable[int]) -> tuple[Tensor, Tensor]:
+        """Some of them (b, W, text_dim) float32, zero behind their lengths (b,)."""
+        parts = [self._stored.rows(self._rows[caption]) for caption in captions]
+        lengths = [len(part) for part in parts]
+        padded = empty((len(parts), max(lengths), self._stored.dim), np.dtype(np.float32)).zero_()
+        for row, part in zip(padded.numpy(), parts, strict=True):
+            row[: len(part)] = part
+        return padded, torch.tensor(lengths, dtype=torch.int64)
+
+
 Part = Callable[[int], slice]
 """Which items of a batch of so many are wanted; not all, and at least one, where several processes share a batch."""
 
 
 def caption_batches(
     data: PrecomputedDataset,
-    numbered: NumberedCaptions,
+    read: ReadCaptions,
     batch_size: int,
     *,
     seed: int,
@@ -130,7 +161,7 @@ def caption_batches(
         raise ValueError(f"seed and epoch must not be negative, got {seed} and {epoch}")
     order = np.random.default_rng([seed, epoch]).permutation(data.n_captions) if shuffle else np.arange(data.n_captions)
     batches = (order[start : start + batch_size] for start in range(0, data.n_captions, batch_size))
-    return (read_batch(data, numbered, batch[part(len(batch))], clusters) for batch in batches)
+    return (read_batch(data, read, batch[part(len(batch))], clusters) for batch in batches)
 
 
 def prefetched(batches: Iterator[Batch], *, pin: bool = False) -> Generator[Batch]:
@@ -204,13 +235,13 @@ def check_lengths(lengths: Tensor, longest: int) -> None:
 
 def read_batch(
     data: PrecomputedDataset,
-    numbered: NumberedCaptions,
+    read: ReadCaptions,
     caption_ids: NDArray[np.int64],
     clusters: NDArray[np.int32] | None = None,
 ) -> Batch:
     """These captions (b,), each with its image."""
     image_ids = data.image_of_caption[caption_ids]
-    tokens, lengths = numbered.padded(caption_ids.tolist())
+    tokens, lengths = read.padded(caption_ids.tolist())
     regions = read_regions(data, image_ids, clusters)
     numbers = torch.from_numpy(image_ids), torch.from_numpy(caption_ids)
     return Batch(regions.features, regions.boxes, tokens, lengths, *numbers, regions.clusters, regions.lengths)

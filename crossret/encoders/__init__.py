@@ -6,6 +6,7 @@ from crossret.encoders.normalize import EPSILON, l2_normalize
 from crossret.encoders.pictures import PictureTokens
 from crossret.encoders.regions import RegionEncoder
 from crossret.encoders.sru import SruEncoder
+from crossret.encoders.text_tokens import TokenEncoder
 from crossret.encoders.tokens import check_tokens, first_words
 from crossret.encoders.transformer import TransformerEncoder
 from crossret.encoders.words import WordEncoder
@@ -16,6 +17,7 @@ __all__ = [
     "PictureTokens",
     "RegionEncoder",
     "SruEncoder",
+    "TokenEncoder",
     "TransformerEncoder",
     "WordEncoder",
     "check_tokens",

@@ -27,7 +27,7 @@ from crossret.data.precomputed import (
     ids_path,
     lengths_path,
     owners_path,
-    split_path,
+    words_path,
 )
 from crossret.extraction.grids import device_of
 from crossret.extraction.parts import Column, Part
@@ -40,7 +40,6 @@ from crossret.files.directories import occupied
 from crossret.files.features import VALUES
 
 _AHEAD = 2  # batches that are decoded while one is encoded
-_WORDS_DIRECTORY = "_words"
 
 Progress = Callable[[int, int], None]
 ProgressOf = Callable[[str], AbstractContextManager[Progress]]
@@ -142,7 +141,7 @@ def extract_pictures(
             begun; names the place.
     """
     how = options or Options()
-    part, words_directory = part_path(directory, split), split_path(directory, split, _WORDS_DIRECTORY)
+    part, words_directory = part_path(directory, split), words_path(directory, split)
     with occupied(directory):
         source = find_source(
             Path(pictures),

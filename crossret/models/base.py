@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 class Model(nn.Module):
     """A model whose two encoders know nothing of each other; see ``crossret.models.protocol.Matcher``.
 
-    A subclass has ``_images`` and ``_captions``, which encode checked input, and ``score``; its text encoder is
-    ``text``, with an ``nn.Embedding`` named ``embed``, and its ``matching_loss`` is all of its loss unless it has one.
+    A subclass has ``_images`` and ``_captions``, which encode checked input, and ``score``; what reads captions is
+    ``text``: of words with an ``nn.Embedding`` named ``embed``, of tokens a ``TokenEncoder``. Its ``matching_loss`` is
+    all of its loss unless it has one.
 
     Attributes:
         encoder: of pictures, which the model then takes for features; there is none before ``read_pictures_by``.
@@ -100,21 +101,31 @@ class Model(nn.Module):
         """Encode each word in the context of its caption, of a longer one the first ``config.max_words``.
 
         Args:
-            tokens: (n, W) int64 word numbers, <start> and <end> of each caption included.
-            lengths: (n,) int64, words in each caption, these two included.
+            tokens: (n, W) int64 word numbers, <start> and <end> of each caption included; of a model with a
+                ``config.text_dim`` (n, W, text_dim) floating point, what an encoder of texts made.
+            lengths: (n,) int64, words or tokens in each caption, <start> and <end> included.
 
         Raises:
             TypeError, ValueError: a shape or dtype does not fit, a number is not in the vocabulary, or a length is not
                 in 1..W; names the argument and the place.
         """
-        check_tokens(tokens, self.config.vocabulary_size)
+        dim = self.config.text_dim
+        if dim is None:
+            check_tokens(tokens, self.config.vocabulary_size)
+        elif not tokens.is_floating_point():
+            raise TypeError(f"tokens must be floating point, got {tokens.dtype}")
+        elif tokens.dim() != 3 or tokens.shape[2] != dim:
+            raise ValueError(f"tokens must have shape (n, W, {dim}), got {tuple(tokens.shape)}")
         if not len(tokens):
             raise ValueError("tokens hold no captions")
         if lengths.shape != (len(tokens),):
             raise ValueError(f"lengths must have shape ({len(tokens)},), one a caption, got {tuple(lengths.shape)}")
         check_lengths(lengths, tokens.shape[1])
-        if self.config.max_words is not None:
-            tokens, lengths = first_words(tokens, lengths, self.config.max_words)
+        most = self.config.max_words
+        if most is not None and dim is None:
+            tokens, lengths = first_words(tokens, lengths, most)
+        elif most is not None:
+            tokens, lengths = tokens[:, :most], lengths.clamp(max=most)
         return self._captions(tokens, lengths)
 
     def forward(self, batch: Batch | Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -31,21 +31,24 @@ _NAMED = 5  # tensors that an error names
 BEST = "best"  # in the directory of a training
 
 
-def save_model(model: Matcher, directory: str | os.PathLike[str], vocabulary: Vocabulary) -> None:
+def save_model(model: Matcher, directory: str | os.PathLike[str], vocabulary: Vocabulary | None) -> None:
     """Write a model into ``directory``, which is made if needed.
 
-    ``config.json`` has the hyper-parameters, ``vocabulary.json`` the words (the published code's format) and
+    ``config.json`` has the hyper-parameters, ``vocabulary.json`` the words (the published code's format), which a model
+    that reads tokens of captions has not, and
     ``model.safetensors`` the weights: what ``load_model`` reads; of a model with an encoder of pictures ``encoder`` has
     what that is. The weights are replaced by one rename, and last;
     where there is another model, its weights go first, so that a kill leaves none of them with this one's words.
 
     Raises:
-        ValueError: the vocabulary is not as large as the model's.
+        ValueError: the vocabulary is not as large as the model's, or one of them has none.
         OSError: the directory cannot be written.
     """
     folder = Path(directory)
     check_vocabulary(model, vocabulary)
-    parts = {CONFIG: describe_model(model).encode(), VOCABULARY: vocabulary.to_json().encode()}
+    parts = {CONFIG: describe_model(model).encode()}
+    if vocabulary is not None:
+        parts[VOCABULARY] = vocabulary.to_json().encode()
     encoder = encoder_of(model)
     if encoder is not None:
         parts |= {f"{_ENCODER}/{name}": contents for name, contents in encoder.reader.files().items()}
@@ -60,8 +63,10 @@ def save_model(model: Matcher, directory: str | os.PathLike[str], vocabulary: Vo
     write_tensors(folder / WEIGHTS, tensors_of(model), {"format": "pt"})
 
 
-def load_model(directory: str | os.PathLike[str], *, backbone: nn.Module | None = None) -> tuple[Any, Vocabulary]:
-    """Read what ``save_model`` wrote: (model in evaluation mode on the CPU, vocabulary).
+def load_model(
+    directory: str | os.PathLike[str], *, backbone: nn.Module | None = None
+) -> tuple[Any, Vocabulary | None]:
+    """Read what ``save_model`` wrote: (model in evaluation mode on the CPU, vocabulary; None where it reads tokens).
 
     Nothing is allocated before the names, shapes and dtypes of the tensors agree with the hyper-parameters.
 
@@ -88,7 +93,7 @@ def load_model(directory: str | os.PathLike[str], *, backbone: nn.Module | None 
     if any(name.startswith(f"{_ENCODER}.") for name in found):
         model.read_pictures_by(load_picture_encoder(folder / _ENCODER, weights=False))
     _check_backbone(path, found, backbone)
-    vocabulary = Vocabulary.load(folder / VOCABULARY)
+    vocabulary = None if config.text_dim is not None else Vocabulary.load(folder / VOCABULARY)
     try:
         check_vocabulary(model, vocabulary)
     except ValueError as error:
@@ -164,16 +169,21 @@ def config_of(kind: Any, values: Any, path: Path) -> ModelConfig:
     return config
 
 
-def check_vocabulary(model: Matcher, vocabulary: Vocabulary) -> None:
-    """Raise a ValueError where the vocabulary is not as large as the model's."""
-    size = model.config.vocabulary_size
-    if len(vocabulary) != size:
+def check_vocabulary(model: Matcher, vocabulary: Vocabulary | None) -> None:
+    """Raise a ValueError where the vocabulary is not as large as the model's, or one of them has none."""
+    size, dim = model.config.vocabulary_size, model.config.text_dim
+    if vocabulary is None:
+        if dim is None:
+            raise ValueError(f"captions are tokens, but the model reads {size} words")
+    elif dim is not None:
+        raise ValueError(f"captions are words, but the model reads tokens of {dim} numbers")
+    elif len(vocabulary) != size:
         raise ValueError(f"the vocabulary has {len(vocabulary)} words, but the model was made for {size}")
 
 
-def digest(vocabulary: Vocabulary) -> str:
-    """A fingerprint of the words and their numbers."""
-    return hashlib.sha256("\n".join(vocabulary.idx2word).encode()).hexdigest()
+def digest(vocabulary: Vocabulary | None) -> str | None:
+    """A fingerprint of the words and their numbers, if there are any."""
+    return None if vocabulary is None else hashlib.sha256("\n".join(vocabulary.idx2word).encode()).hexdigest()
 
 
 def digest_of_weights(model: Matcher | nn.Module) -> str:

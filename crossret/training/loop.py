@@ -80,7 +80,7 @@ def train(
 
     Args:
         model: a freshly made model; on resuming its weights are replaced by the checkpoint's.
-        train_data, dev_data: images and captions, of the same vocabulary.
+        train_data, dev_data: images and captions, of the same vocabulary, or tokens of captions.
         config: how to train. On resuming, epochs, patience, log_every, checkpoint_every and encode_chunk may differ
             from before, but for the epochs of a cosine.
         resume: go on from the checkpoint in ``out_dir``; a finished training returns at once.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -124,6 +125,13 @@ def train(
         int | None,
         option("Only so many first images of the dev split decide; the published SCAN takes 1000 of MS-COCO.", min=1),
     ] = None,
+    captions: Annotated[
+        Literal["tokens", "words"] | None,
+        option(
+            "What the model reads of captions: SPLIT_words, tokens of a pretrained encoder as `extract --text-encoder` "
+            "writes them, or words, whose embeddings it learns. By default tokens where train and dev have them."
+        ),
+    ] = None,
     vocabulary: Annotated[
         Path | None,
         file_to_read(
@@ -198,7 +206,7 @@ def train(
 
     from crossret.compat.checkpoints import read_vocabulary
     from crossret.data import PrecomputedDataset, Vocabulary
-    from crossret.data.corpus import PrecomputedCorpus, fields_of_data
+    from crossret.data.corpus import PrecomputedCorpus, fields_of_data, have_tokens
     from crossret.data.vocabulary import word_counts
     from crossret.data.word_vectors import start_from_word_vectors
     from crossret.distributed.torchrun import is_first, joined, own_device
@@ -220,10 +228,10 @@ def train(
     counting: dict[str, Any] = {"min_count": min_count, "count_dev": count_dev}
     if fine_tune is not None:
         refuse(
-            typed(context, {"vocabulary": vocabulary, **counting, "word_vectors": word_vectors}),
+            typed(context, {"captions": captions, "vocabulary": vocabulary, **counting, "word_vectors": word_vectors}),
             "makes no difference with --fine-tune",
         )
-        vocabulary = word_vectors = None
+        captions = vocabulary = word_vectors = None
     elif vocabulary is not None:
         refuse(typed(context, counting), "makes no difference with --vocabulary")
     for name in log or ():
@@ -255,21 +263,31 @@ def train(
             for split in ("train", "dev")
         )
     judging = dev_data if dev_images is None else dev_data.first(dev_images)
+    counts: Counter[str] = Counter()
     if fine_tune is not None:
         if reader is None or encoder is not None:
             network, words, chosen = _fine_tuned(fine_tune, model, preset, texts)
-        counts = word_counts(training_data.captions, network.config.max_words)
+        if words is not None:
+            counts = word_counts(training_data.captions, network.config.max_words)
     else:
+        if captions is None:
+            captions = "tokens" if have_tokens(training_data, dev_data) else "words"
+        if captions == "tokens":
+            of_words = {"vocabulary": vocabulary, **counting, "word_vectors": word_vectors}
+            refuse(typed(context, of_words), "makes no difference to tokens of captions: it is for --captions words")
+            vocabulary = word_vectors = None
         chosen = parse_settings(kind_of("scan" if model is None else model), preset, texts)
-        sizes = fields_of_data(MODEL_CONFIGS[chosen.model], training_data, Vocabulary([]))  # before words are known
-        setting = chosen.config(**sizes)
-        counts = word_counts(training_data.captions, setting.max_words)
-        if vocabulary is None:
-            counted = counts + word_counts(dev_data.captions, setting.max_words) if count_dev else counts
-            words = Vocabulary.of_counts(counted, min_count or _MIN_COUNT)
-        else:
+        words = None if captions == "tokens" else Vocabulary([])  # before they are known
+        setting = chosen.config(**fields_of_data(MODEL_CONFIGS[chosen.model], PrecomputedCorpus(training_data, words)))
+        if vocabulary is not None:
             words = read_vocabulary(vocabulary)
-        network = _new(dataclasses.replace(setting, vocabulary_size=len(words)), seed)
+        if words is not None:
+            counts = word_counts(training_data.captions, setting.max_words)
+            if vocabulary is None:
+                counted = counts + word_counts(dev_data.captions, setting.max_words) if count_dev else counts
+                words = Vocabulary.of_counts(counted, min_count or _MIN_COUNT)
+            setting = dataclasses.replace(setting, vocabulary_size=len(words))
+        network = _new(setting, seed)
     how = chosen.training(seed=seed)
     if reader is not None:
         if encoder is not None:
@@ -277,7 +295,7 @@ def train(
         network.encoder.requires_grad_(not freeze_encoder)
         if not freeze_encoder:
             how = _with_encoder_rate(how, encoder_learning_rate)
-    if word_vectors is not None and not resume:
+    if words is not None and word_vectors is not None and not resume:
         found = start_from_word_vectors(network.text.embed, words, word_vectors)
         if is_first():
             say(f"{word_vectors}: vectors of {found:,} of the {len(words):,} words")
@@ -291,11 +309,11 @@ def train(
             run: dict[str, Any] = {"data": data, "model": chosen.model, "preset": chosen.preset}
             run |= {"settings": [*texts_of(network.config), *texts_of(how)], "seed": seed}
             run |= {"fine_tune": fine_tune, "word_vectors": word_vectors, "log": log or None}
-            run |= {"dev_images": dev_images, "vocabulary": vocabulary}
+            run |= {"dev_images": dev_images, "captions": captions, "vocabulary": vocabulary}
             if encoder is not None:
                 run["encoder"] = Path(encoder) if Path(encoder).is_dir() else encoder
             run |= {"freeze_encoder": freeze_encoder or None, "checkpoint_encoder": checkpoint_encoder or None}
-            if fine_tune is None and vocabulary is None:
+            if fine_tune is None and vocabulary is None and words is not None:
                 run |= {"min_count": min_count or _MIN_COUNT, "count_dev": count_dev}
             run |= {"gpu_features": gpu_features}
             run |= {"device": str(place) if group.size == 1 else place.type, "threads": torch.get_num_threads()}
@@ -358,7 +376,9 @@ def _new(config: ModelConfig, seed: int) -> Any:
     return MODELS[config.kind][1](config)
 
 
-def _fine_tuned(run: Path, model: str | None, preset: str | None, texts: list[str]) -> tuple[Any, Vocabulary, Settings]:
+def _fine_tuned(
+    run: Path, model: str | None, preset: str | None, texts: list[str]
+) -> tuple[Any, Vocabulary | None, Settings]:
     """A trained model with the settings that were typed, its words, and these settings."""
     from crossret.models.checkpoints import load_model, model_directory, with_config
 
