@@ -118,23 +118,26 @@ def load_trained(run: Path, data: Path, split: str, device: str | None = None) -
 
     if not reads_pictures(model_directory(run)):
         return load_for(run, PrecomputedDataset(data, split), device)
-    from crossret.data.corpus import PrecomputedCorpus
+    from crossret.data.corpus import PrecomputedCorpus, check_readable
     from crossret.extraction import PictureSplit
-    from crossret.models.base import encoder_of
+    from crossret.models.base import encoder_of, text_reader_of
 
     model, vocabulary = load_model_of(run, device)
     encoder = encoder_of(model)
     assert encoder is not None
     with warnings_as_lines():
-        return model, PrecomputedCorpus(PictureSplit(data, split, encoder.reader), vocabulary)
+        corpus = PrecomputedCorpus(PictureSplit(data, split, encoder.reader), vocabulary, text_reader_of(model))
+    check_readable(model.config, corpus)
+    return model, corpus
 
 
 def load_for(run: Path, images: PrecomputedDataset, device: str | None = None) -> tuple[Matcher, PrecomputedCorpus]:
     """As ``load_trained``, of a split of features that has been opened."""
     from crossret.data.corpus import PrecomputedCorpus, check_readable
+    from crossret.models.base import text_reader_of
 
     model, vocabulary = load_model_of(run, device)
-    corpus = PrecomputedCorpus(images, vocabulary)
+    corpus = PrecomputedCorpus(images, vocabulary, text_reader_of(model))
     check_readable(model.config, corpus)
     return model, corpus
 

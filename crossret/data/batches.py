@@ -15,7 +15,7 @@ from torch import Tensor
 from crossret.data.gathering import empty, gathered, pinned, pinning
 from crossret.data.held import HeldRows
 from crossret.data.precomputed import PrecomputedDataset
-from crossret.data.prepared import PictureFiles
+from crossret.data.prepared import PictureFiles, Prepared
 from crossret.data.vocabulary import PAD, Vocabulary
 from crossret.files.features import StoredItems
 
@@ -52,7 +52,8 @@ class Batch:
         regions: (b, k, d), as features of ``Regions``.
         boxes: (b, k, 4) float32 x0, y0, x1, y1 of the regions; None where the data have none.
         tokens: (b, W) int64 word numbers, <start> and <end> included, padded with 0 to the longest caption; of data
-            without a vocabulary (b, W, text_dim) float32, tokens of an encoder of texts, padded likewise.
+            without a vocabulary (b, W, text_dim) float32, tokens of an encoder of texts, padded likewise, or
+            ``Prepared``, b for a model's encoder of texts.
         lengths: (b,) int64, each caption's number of words or tokens.
         image_ids, caption_ids: (b,) int64, their places in the data set.
         clusters, region_lengths: (b, k) and (b,) int64, as clusters and lengths of ``Regions``.
@@ -60,7 +61,7 @@ class Batch:
 
     regions: Any
     boxes: Tensor | None
-    tokens: Tensor
+    tokens: Any
     lengths: Tensor
     image_ids: Tensor
     caption_ids: Tensor
@@ -83,14 +84,35 @@ class Batch:
 
 
 class ReadCaptions(Protocol):
-    """The captions of a split as a model reads them."""
+    """Captions as a model reads them.
+
+    Attributes:
+        dim: numbers of a token; None where they are words.
+    """
+
+    @property
+    def dim(self) -> int | None: ...
 
     def padded(self, captions: Iterable[int]) -> tuple[Tensor, Tensor]:
         """Some of them by their numbers, as ``tokens`` and ``lengths`` of a ``Batch``."""
 
+    def spans(self, caption: int) -> NDArray[np.int32] | None:
+        """(W, 2), the characters of the word that each token of a caption is of; None of words, or where not known."""
+
+
+class TextReader(Protocol):
+    """A model's encoder of texts: prepares a text, which has ``spans`` as ``ReadCaptions.spans``, for the model."""
+
+    name: str
+    dim: int
+
+    def prepare(self, text: str) -> Any: ...
+
 
 class NumberedCaptions:
     """Captions as the numbers of their words, each of them tokenized when it is first asked for and never again."""
+
+    dim = None
 
     def __init__(self, captions: Sequence[str], vocabulary: Vocabulary) -> None:
         self._captions = captions
@@ -100,6 +122,9 @@ class NumberedCaptions:
     def padded(self, captions: Iterable[int]) -> tuple[Tensor, Tensor]:
         """Some of them, as ``pad_tokens`` returns them."""
         return pad_tokens([self._of(caption) for caption in captions])
+
+    def spans(self, caption: int) -> None:
+        """None: of which words the numbers are is known."""
 
     def _of(self, caption: int) -> NDArray[np.int32]:
         found = self._numbers[caption]
@@ -115,11 +140,14 @@ class StoredTokens:
     Args:
         stored: the tokens.
         rows: (n,), the item of ``stored`` that each caption is.
+        spans: (rows, 2), the words of the packed tokens; None where they are not known.
     """
 
-    def __init__(self, stored: StoredItems, rows: NDArray[np.int64]) -> None:
+    def __init__(self, stored: StoredItems, rows: NDArray[np.int64], spans: NDArray[np.int32] | None = None) -> None:
         self._stored = stored
         self._rows = rows
+        self._spans = spans
+        self.dim = stored.dim
 
     def padded(self, captions: Iterable[int]) -> tuple[Tensor, Tensor]:
         """Some of them (b, W, text_dim) float32, zero behind their lengths (b,)."""
@@ -129,6 +157,43 @@ class StoredTokens:
         for row, part in zip(padded.numpy(), parts, strict=True):
             row[: len(part)] = part
         return padded, torch.tensor(lengths, dtype=torch.int64)
+
+    def spans(self, caption: int) -> NDArray[np.int32] | None:
+        """As ``ReadCaptions.spans``."""
+        offsets, item = self._stored.offsets, self._rows[caption]
+        return None if self._spans is None or offsets is None else self._spans[offsets[item] : offsets[item + 1]]
+
+
+class PreparedCaptions:
+    """Captions as an encoder of texts reads them, which is to make their tokens: prepared whenever they are asked for.
+
+    Args:
+        captions: the texts.
+        reader: the encoder.
+    """
+
+    def __init__(self, captions: Sequence[str], reader: TextReader) -> None:
+        self._captions = captions
+        self._reader = reader
+        self.dim = reader.dim
+
+    def padded(self, captions: Iterable[int]) -> tuple[Any, Tensor]:
+        """Some of them, ``Prepared``, and how many tokens will be made of each (b,)."""
+        texts = [self._reader.prepare(self._captions[caption]) for caption in captions]
+        return Prepared(texts), torch.tensor([len(text.spans) for text in texts], dtype=torch.int64)
+
+    def spans(self, caption: int) -> NDArray[np.int32] | None:
+        """As ``ReadCaptions.spans``."""
+        return self._reader.prepare(self._captions[caption]).spans
+
+
+def read_texts(
+    captions: Sequence[str], vocabulary: Vocabulary | None, reader: TextReader | None
+) -> ReadCaptions | None:
+    """Texts as a model with this encoder, or else of this vocabulary, reads them; None of one that has neither."""
+    if reader is not None:
+        return PreparedCaptions(captions, reader)
+    return None if vocabulary is None else NumberedCaptions(captions, vocabulary)
 
 
 Part = Callable[[int], slice]

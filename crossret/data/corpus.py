@@ -15,15 +15,16 @@ from torch import Tensor
 
 from crossret.data.batches import (
     Batch,
-    NumberedCaptions,
     Part,
     ReadCaptions,
     Regions,
     StoredTokens,
+    TextReader,
     caption_batches,
     read_batch,
     read_regions,
     read_rows,
+    read_texts,
 )
 from crossret.data.cluster_cache import Clusters, Progress, clusters_of
 from crossret.data.held import held_on
@@ -147,18 +148,23 @@ def corpus_for(config: ModelConfig, data: Corpus, progress: Progress | None = No
 class PrecomputedCorpus:
     """A split in the precomputed-feature format with its words numbered: a ``Corpus``. Features stay on the disk.
 
-    Without a vocabulary its captions are the tokens that it has of them, which stay there, too.
+    Without a vocabulary its captions are the tokens that it has of them, which stay there, too, or texts for a model's
+    encoder.
 
     Attributes:
         data, vocabulary: what it is made of.
+        reader: of texts, where it reads these.
         text_dim: numbers of a token of a caption; None where they are words.
         clusters: the clusters of the images' regions that go with them, if any; see ``read_by``.
     """
 
     clusters: Clusters | None = None
 
-    def __init__(self, data: PrecomputedDataset, vocabulary: Vocabulary | None) -> None:
-        """Raises as ``PrecomputedDataset.words`` where there is no vocabulary."""
+    def __init__(
+        self, data: PrecomputedDataset, vocabulary: Vocabulary | None, reader: TextReader | None = None
+    ) -> None:
+        """Raises as ``PrecomputedDataset.words`` where there is neither a vocabulary nor a reader."""
+        self.reader = reader
         self.data = data
         self.vocabulary = vocabulary
         self.name = data.name
@@ -169,13 +175,9 @@ class PrecomputedCorpus:
         self.image_of_caption = data.image_of_caption
         self.has_boxes = data.boxes is not None
         self.boxes_name = data.boxes_name
-        self.text_dim: int | None = None
-        self._read: ReadCaptions
-        if vocabulary is None:
-            self.text_dim = data.words.dim
-            self._read = StoredTokens(data.words, data.caption_rows)
-        else:
-            self._read = NumberedCaptions(data.captions, vocabulary)
+        read = read_texts(data.captions, vocabulary, reader)
+        self._read: ReadCaptions = read or StoredTokens(data.words, data.caption_rows, data.word_spans)
+        self.text_dim = self._read.dim
 
     def read_by(self, config: ModelConfig, progress: Progress | None = None) -> PrecomputedCorpus:
         """The same as a model of these hyper-parameters reads it.
@@ -206,10 +208,13 @@ class PrecomputedCorpus:
     def check_tokens(self, config: ModelConfig) -> None:
         """Raise a ValueError where a model cannot read the tokens of the captions; names them."""
         if self.text_dim != config.text_dim:
+            name = self.data.words_name if self.reader is None else self.reader.name
             raise ValueError(
-                f"{self.data.words_name}: tokens of captions have {self.text_dim} numbers, but the model's text_dim is "
+                f"{name}: tokens of captions have {self.text_dim} numbers, but the model's text_dim is "
                 f"{config.text_dim}"
             )
+        if not self.has_tokens:
+            return
         most = config.most_words
         counts = self.data.words.counts()[self.data.caption_rows]
         if (config.max_words is None or config.max_words > most) and counts.max() > most:
@@ -218,10 +223,21 @@ class PrecomputedCorpus:
                 "that the model can read"
             )
 
+    @property
+    def has_tokens(self) -> bool:
+        """Whether its captions are tokens that are stored."""
+        return isinstance(self._read, StoredTokens)
+
+    def spans(self, caption: int) -> NDArray[np.int32] | None:
+        """(W, 2) int32, of each token of a caption the characters of its word; None where they are not known, and of
+        words.
+        """
+        return self._read.spans(caption)
+
     def captions(self, captions: NDArray[np.int64] | slice) -> tuple[Tensor, Tensor]:
         """Some captions: ``tokens`` and ``lengths`` of a ``Batch``."""
         read = self._read.padded(np.arange(self.n_captions)[captions].tolist())
-        if self.text_dim is not None:
+        if self.has_tokens:
             release_pages(self.data.words.values)
         return read
 
@@ -236,7 +252,7 @@ class PrecomputedCorpus:
         """
         digest = blake2b(repr((self.data.features.shape, self.n_images)).encode(), digest_size=16)
         digest.update("\n".join(self.data.captions).encode())
-        if self.text_dim is not None:
+        if self.has_tokens:
             digest.update(self._digest_of_tokens())
         images = np.unique(np.linspace(0, self.n_images - 1, _SAMPLED).astype(np.int64))
         rows, lengths = self.data.feature_rows[images], self.data.lengths

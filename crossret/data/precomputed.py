@@ -39,6 +39,7 @@ OF_CAPTIONS = (_CAPTIONS, _CAPTION_IDS, _OWNERS)
 _PRECOMP = "precomp"
 WORDS = "_words"
 """How the name of the directory ends that holds tokens of a split's captions."""
+SPANS = "spans.npy"  # in it, of which words the tokens are
 MAPPING = "id_mapping.json"
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".gif", ".bmp")  # others are known by what is in them
 
@@ -260,6 +261,21 @@ class PrecomputedDataset:
         if len(found) != self._stored_captions:
             raise ValueError(f"{self.words_name}: tokens of {len(found)} captions, not of {self._stored_captions}")
         return found
+
+    @cached_property
+    def word_spans(self) -> NDArray[np.int32] | None:
+        """(rows, 2), of each of these tokens the characters of its word in its caption; None where they are not told.
+
+        Raises:
+            ValueError: they are not as many as the tokens; names the file.
+        """
+        path = Path(str(self.words_name)) / SPANS
+        if not path.exists():
+            return None
+        spans = map_array(path, ndim=2, dtypes=["<i4"])
+        if spans.shape != (len(self.words.values), 2):
+            raise ValueError(f"{path}: shape {spans.shape} is not {(len(self.words.values), 2)}, two for every token")
+        return spans
 
     def first(self, images: int) -> PrecomputedDataset:
         """The split's first images alone with their captions, as the published SCAN takes 1,000 of MS-COCO's dev.

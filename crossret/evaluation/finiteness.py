@@ -65,10 +65,10 @@ def check_tokens(corpus: Corpus) -> None:
     Raises:
         ValueError: a caption has such a token; names it and the file.
     """
-    if not isinstance(corpus, PrecomputedCorpus) or corpus.text_dim is None:
+    if not isinstance(corpus, PrecomputedCorpus) or not corpus.has_tokens:
         return
     longest = int(corpus.data.words.counts().max())
-    size = max(1, _BLOCK_BYTES // (4 * longest * corpus.text_dim))
+    size = max(1, _BLOCK_BYTES // (4 * longest * corpus.data.words.dim))
     for begin in range(0, corpus.n_captions, size):
         tokens, _ = corpus.captions(slice(begin, begin + size))
         finite = np.isfinite(tokens.numpy()).all((1, 2))
@@ -104,7 +104,7 @@ def why_not_finite(corpus: Corpus, image: int, caption: int | None = None) -> st
 
     Names the file and the row of its features, where the corpus is one of files.
     """
-    if caption is not None and isinstance(corpus, PrecomputedCorpus) and corpus.text_dim is not None:
+    if caption is not None and isinstance(corpus, PrecomputedCorpus) and corpus.has_tokens:
         stored, item = corpus.data.words, int(corpus.data.caption_rows[caption])
         if not stored.is_finite(item):
             return f"{stored.path}: item {item} has features that are not finite in float32"

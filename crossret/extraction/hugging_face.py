@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import torch
@@ -118,6 +119,14 @@ def files_of(module: Any, processor: Any) -> dict[str, bytes]:
     """What ``save_pretrained`` of a model and of its image processor write, without weights, by the files' names."""
     texts = {"config.json": module.config.to_json_string(), "preprocessor_config.json": processor.to_json_string()}
     return {name: text.encode() for name, text in texts.items()}
+
+
+def files_of_texts(config: Any, tokenizer: Any) -> dict[str, bytes]:
+    """What ``save_pretrained`` of a model with this configuration, and of its tokenizer, write, without weights."""
+    with TemporaryDirectory() as directory:
+        tokenizer.save_pretrained(directory)
+        files = {path.name: path.read_bytes() for path in sorted(Path(directory).iterdir()) if path.is_file()}
+    return {**files, "config.json": config.to_json_string().encode()}
 
 
 def load_tokenizer(name: str) -> Any:

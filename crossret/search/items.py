@@ -8,9 +8,10 @@ from contextlib import contextmanager
 
 import torch
 
-from crossret.data.batches import pad_tokens
+from crossret.data.batches import read_texts
 from crossret.data.corpus import PrecomputedCorpus
 from crossret.data.vocabulary import Vocabulary
+from crossret.models.base import text_reader_of
 from crossret.models.encoded import Encoded
 from crossret.models.protocol import Matcher
 from crossret_kernels.extending import Chosen, ItemBlocks, release_pages
@@ -34,9 +35,10 @@ def encode_texts(model: Matcher, captions: Sequence[str], vocabulary: Vocabulary
     """Captions by a model of this vocabulary, kept together.
 
     Raises:
-        ValueError: there are none, or one is not one for ``tokenize``; the model has no vocabulary.
+        ValueError: there are none, or one is not one for ``tokenize``; the model reads tokens, and no texts.
     """
-    if vocabulary is None:
+    read = read_texts(captions, vocabulary, text_reader_of(model))
+    if read is None:
         raise ValueError(
             f"this {model.kind} reads tokens of captions and has no encoder that makes them of a text: "
             "`crossret train --text-encoder` trains a model that has"
@@ -44,7 +46,7 @@ def encode_texts(model: Matcher, captions: Sequence[str], vocabulary: Vocabulary
     device = next(model.parameters()).device
     parts = []
     for run in _runs(len(captions), BATCH):
-        tokens, lengths = pad_tokens([vocabulary.encode(caption) for caption in captions[run]])
+        tokens, lengths = read.padded(range(len(captions))[run])
         parts.append(model.encode_captions(tokens.to(device), lengths.to(device)))
     return Encoded.concat(parts)
 

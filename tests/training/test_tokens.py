@@ -185,7 +185,7 @@ def test_what_cannot_be_read_is_told(data: Path, tmp_path: Path) -> None:
         train(reads_words, learnt, judged, CONFIG, tmp_path / "run", progress=False)
     with pytest.raises(ValueError, match=r"tokens must have shape \(n, W, 7\), got \(3, 5, 6\)"):
         model.encode_captions(TOKENS[:, :, :6], LENGTHS)
-    with pytest.raises(TypeError, match="tokens must be floating point, got torch.int64"):
+    with pytest.raises(TypeError, match=r"tokens must be floating point, got torch\.int64"):
         model.encode_captions(TOKENS.long(), LENGTHS)
     write_split(tmp_path, "dev", 10, dtype="<f2")
     words = tmp_path / "dev_words"
