@@ -18,7 +18,7 @@ from crossret.models.protocol import Matcher
 
 CARD = "README.md"
 _LOG, _SETTINGS = "log.jsonl", "run.toml"  # of a training
-_PATHS = ("data", "fine_tune", "word_vectors", "vocabulary")  # among the settings
+_PATHS = ("data", "fine_tune", "word_vectors", "vocabulary", "encoder", "text_encoder")  # among the settings
 _RECALLS = ("r1", "r5", "r10")
 
 _USE = """\
@@ -76,7 +76,8 @@ def _training(run: Path | None, known: Collection[str]) -> list[str]:
         parts += [] if not best else ["## Figures", _figures(best[-1])]
     if run is not None and (run / _SETTINGS).is_file():
         settings = {name: value for name, value in read_toml(run / _SETTINGS).items() if name not in known}
-        settings |= {name: Path(settings[name]).name for name in _PATHS if isinstance(settings.get(name), str)}
+        paths = [name for name in _PATHS if Path(str(settings.get(name, ""))).is_absolute()]  # others are of the Hub
+        settings |= {name: Path(settings[name]).name for name in paths}
         parts += ["## Training", f"```toml\n{tomli_w.dumps(settings).strip()}\n```"]
     return parts
 

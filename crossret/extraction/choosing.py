@@ -64,4 +64,4 @@ def load_text_encoder(name: str | os.PathLike[str], *, weights: bool = True) -> 
     known = os.fspath(name)
     if is_late_interaction(known):
         return LateInteractionTexts(known)
-    return HuggingFaceTexts(known, str(read_config(known).get("model_type")), weights=weights)
+    return HuggingFaceTexts(known, read_config(known), weights=weights)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -121,12 +121,13 @@ def files_of(module: Any, processor: Any) -> dict[str, bytes]:
     return {name: text.encode() for name, text in texts.items()}
 
 
-def files_of_texts(config: Any, tokenizer: Any) -> dict[str, bytes]:
-    """What ``save_pretrained`` of a model with this configuration, and of its tokenizer, write, without weights."""
+def files_of_texts(config: Mapping[str, Any], tokenizer: Any) -> dict[str, bytes]:
+    """A model's config.json and what ``save_pretrained`` of its tokenizer writes, by the files' names."""
     with TemporaryDirectory() as directory:
         tokenizer.save_pretrained(directory)
         files = {path.name: path.read_bytes() for path in sorted(Path(directory).iterdir()) if path.is_file()}
-    return {**files, "config.json": config.to_json_string().encode()}
+    plain = {name: value for name, value in config.items() if not name.startswith("_")}  # others tell where it was
+    return {**files, "config.json": json.dumps(plain, indent=1).encode()}
 
 
 def load_tokenizer(name: str) -> Any:

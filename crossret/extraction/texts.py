@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ class HuggingFaceTexts(TextEncoder):
 
     Args:
         name: a folder, or a model of the Hub.
-        model_type: as config.json has it.
+        config: what config.json says.
         weights: whether to load them, not to have random ones.
 
     Attributes:
@@ -38,11 +38,11 @@ class HuggingFaceTexts(TextEncoder):
         ValueError: it cannot be loaded, or is no encoder of texts; names it.
     """
 
-    def __init__(self, name: str, model_type: str, *, weights: bool = True) -> None:
+    def __init__(self, name: str, config: Mapping[str, Any], *, weights: bool = True) -> None:
         self.name = name
         self.tokenizer = load_tokenizer(name)
         module: Any = load_module(name, "text_model", weights=weights)
-        self._saved: Any = module.config  # of a model of which the encoder is a part, too
+        self._whole = config  # of the model of which the encoder is a part, by which it is known again
         if getattr(module.config, "is_encoder_decoder", False):
             module = module.get_encoder()
         if getattr(module, "main_input_name", "input_ids") != "input_ids":
@@ -50,9 +50,9 @@ class HuggingFaceTexts(TextEncoder):
         self.module: nn.Module = module
         self._config: Any = module.config
         self.dim: int = self._config.hidden_size
-        self._fixed = model_type in _FIXED
+        self._fixed = config.get("model_type") in _FIXED
         places = getattr(self._config, "max_position_embeddings", None) or _LONGEST
-        if model_type in ("roberta", "xlm-roberta", "camembert"):
+        if config.get("model_type") in ("roberta", "xlm-roberta", "camembert"):
             places -= self._config.pad_token_id + 1  # their positions begin behind it
         self.longest = min(self.tokenizer.model_max_length, places, _LONGEST)
         if self.tokenizer.pad_token is None:
@@ -66,7 +66,7 @@ class HuggingFaceTexts(TextEncoder):
         }
 
     def files(self) -> dict[str, bytes]:
-        return files_of_texts(self._saved, self.tokenizer)
+        return files_of_texts(self._whole, self.tokenizer)
 
     def prepare(self, text: str) -> PreparedText:
         made = self.tokenizer(text, max_length=self.longest, truncation=True, return_special_tokens_mask=True)
