@@ -21,6 +21,8 @@ from rich.table import Table
 from crossret import __version__
 from crossret.data import PrecomputedDataset, Vocabulary, render_scenes
 from crossret.data.corpus import PrecomputedCorpus, fields_of_data
+from crossret.data.scenes.grounding import read_grounding
+from crossret.data.scenes.layout import grounding_path
 from crossret.encoders import PictureTokens
 from crossret.evaluation import encode_dataset, retrieval_metrics, score_matrix
 from crossret.explain.grounding import (
@@ -130,8 +132,8 @@ def _run(
         with steps.step("compare", "Timing the einsum reference on a part of them"):
             comparison = _time_backends(trained, *encoded)
     with steps.step("explain", "Asking the model where it looks"):
-        boxes, most = boxes_of_tokens(trained, corpus), trained.config.max_words
-        test = GroundedSplit.load(scenes, "test", corpus.data, *encoded, max_words=most, boxes=boxes)
+        boxes = boxes_of_tokens(trained, corpus)
+        test = GroundedSplit.load(scenes, "test", corpus, *encoded, trained.config, boxes=boxes)
         games = play_pointing_game(trained, test)
         pictures = _draw(trained, test, output / "attention")
         page = split_page(
@@ -140,7 +142,7 @@ def _run(
             spaced_captions(test, ON_PAGE),
             name="test",
             scenes=scenes,
-            grounding=test.grounding,
+            grounding=read_grounding(grounding_path(scenes, "test")),
             scored=ScoredSplit(*encoded, scores),
         )
         write_page(page, output / "report.html")

@@ -25,7 +25,7 @@ from crossret.files.features import read_lengths
 from crossret.hub import download, upload
 from crossret.model_card import write_card
 from crossret.models import Encoded, Matcher, load_model, save_model
-from crossret.models.base import encoder_of, tokens_of
+from crossret.models.base import encoder_of, text_reader_of, tokens_of
 from crossret.models.checkpoints import model_directory
 from crossret.search.items import encode_texts, evaluating
 from crossret.search.retrieval import retrieve
@@ -278,7 +278,17 @@ class Retriever:
         if where is not None and (wrong := wrong_box(where[None])) is not None:
             raise ValueError(f"boxes: that of region {wrong[1]} {wrong[2]}")
         boxes_in = None if told else self._boxes_in
-        return Explanation.of(self.model, images, captions, caption, boxes=where, picture=picture, boxes_in=boxes_in)
+        reader = text_reader_of(self.model)
+        return Explanation.of(
+            self.model,
+            images,
+            captions,
+            caption,
+            spans=None if reader is None else reader.prepare(caption).spans,
+            boxes=where,
+            picture=picture,
+            boxes_in=boxes_in,
+        )
 
     def _tokens(self, picture: Path) -> tuple[Tensor, Tensor]:
         """What the model's encoder makes of one picture (1, R, D), and the boxes (R, 4)."""

@@ -35,10 +35,11 @@ _FEATURES, _BOXES, _LENGTHS = "_ims.npy", "_boxes.npy", "_lengths.npy"
 _CAPTIONS, IDS, _CAPTION_IDS, _OWNERS = "_caps.txt", "_ids.txt", "_caption_ids.txt", "_image_of_caption.npy"
 OF_IMAGES = (_FEATURES, _BOXES, _LENGTHS, IDS)
 """How the names of a split's files end that its captions do not change."""
-OF_CAPTIONS = (_CAPTIONS, _CAPTION_IDS, _OWNERS)
 _PRECOMP = "precomp"
 WORDS = "_words"
 """How the name of the directory ends that holds tokens of a split's captions."""
+OF_CAPTIONS = (_CAPTIONS, WORDS, _CAPTION_IDS, _OWNERS)
+"""How the names end that its images do not change, those first that the captions' words decide."""
 SPANS = "spans.npy"  # in it, of which words the tokens are
 MAPPING = "id_mapping.json"
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".gif", ".bmp")  # others are known by what is in them

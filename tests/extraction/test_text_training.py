@@ -14,16 +14,21 @@ import pytest
 import torch
 
 import crossret as library
-from crossret.data import PrecomputedDataset, render_scenes
+from crossret.data import PrecomputedDataset, render_scenes, tokenize
 from crossret.data.corpus import PrecomputedCorpus, fields_of_data
 from crossret.data.prepared import Prepared
+from crossret.data.scenes.grounding import Grounding
 from crossret.evaluation import encode_dataset, score_matrix
+from crossret.explain.rows import Rows
 from crossret.extraction import load_text_encoder
 from crossret.extraction.protocol import TextEncoder
 from crossret.hyperparameters import ScanConfig, TrainingConfig
 from crossret.models import Scan, load_model, save_model
+from crossret.models.attention import AttentionMap
+from crossret.models.contributions import ScoreShares, SharePart
 from crossret.training import train
 from tests.cli.command import Cli
+from tests.explain.test_page import data_of
 from tests.extraction.models import save_texts_model
 from tests.extraction.stand_in import Columns
 from tests.extraction.test_training import First
@@ -148,8 +153,10 @@ def test_a_run_reads_captions_by_itself(
     assert words is None and not (run / "best" / "vocabulary.json").exists()
     before = load_text_encoder(folder).module.state_dict()
     assert not torch.equal(best.text_encoder.module.state_dict()[name := next(iter(before))], before[name])
-    figures = ["--output", tmp_path / "figures.json", "--scores", tmp_path / "scores.npy"]
+    figures = ["--output", tmp_path / "figures.json", "--scores", tmp_path / "scores.npy", "--pointing-game"]
     assert crossret("evaluate", run, scenes, *figures) == 0, crossret.err
+    (game,) = json.loads((tmp_path / "figures.json").read_text())["models"][0]["pointing_game"]
+    assert game["asked"] > 0
     retriever = library.load(run)
     captions = PrecomputedDataset(scenes, "test").captions
     found = retriever.similarity(scenes / "test_ims.npy", captions)
@@ -161,6 +168,14 @@ def test_a_run_reads_captions_by_itself(
     assert crossret("search", run, scenes, "--caption", captions[2], "--output", tmp_path / "found.jsonl") == 0
     (entry,) = map(json.loads, (tmp_path / "found.jsonl").read_text().splitlines())
     assert entry["results"][0]["score"] == pytest.approx(found[:, 2].max().item(), rel=1e-5)
+    assert crossret("explain", run, scenes, "--html", tmp_path / "page.html", "--number", "2") == 0, crossret.err
+    page = data_of(tmp_path / "page.html")["pairs"]
+    assert [word.lower() for word in page[0]["words"]] == tokenize(captions[2])  # neither <start> nor <end>
+    regions = retriever.encode_images(scenes / "test_ims.npy")[:1]
+    explanation = retriever.explain(regions, "a red circle unheard of")
+    assert explanation.words == ["a", "red", "circle", "unheard", "of"]
+    assert explanation.maps[0].weights.shape[1] == 5
+    assert crossret("explain", run, scenes, "--output", tmp_path / "drawn") == 0, crossret.err
     # Captions that lack words are read as all others are.
     assert crossret("perturb", scenes, "--output", tmp_path / "nounless", "--drop", "noun") == 0, crossret.err
     other = ["--output", tmp_path / "others", "--text-encoder", folder, "--freeze-text-encoder"]
@@ -209,6 +224,36 @@ def test_other_encoders_are_saved_by_their_files(kind: str, scenes: Path, tmp_pa
     again, _ = load_model(tmp_path / "saved")
     first, second = (each.eval().encode_captions(*both[1].captions(slice(3))) for each in (model, again))
     assert torch.equal(first.sequences, second.sequences)
+
+
+def test_parts_of_a_word_are_one_row() -> None:
+    """Of five tokens two are parts of a word, and one is of none."""
+    spans = np.array([[0, 3], [0, 3], [4, 8], [0, 0], [9, 10]], np.int32)
+    config = ScanConfig(image_dim=2, vocabulary_size=0, text_dim=3)
+    rows = Rows.of(config, "cat away b", 5, spans)
+    assert rows.labels == rows.words == ("cat", "away", "token 3", "b")
+    weights, relevances = torch.rand(1, 5, 3), torch.rand(1, 5)
+    (looked,) = rows.merged([AttentionMap("t2i", weights, relevances)])
+    torch.testing.assert_close(looked.weights, torch.cat([weights[:, :2].mean(1, keepdim=True), weights[:, 2:]], 1))
+    torch.testing.assert_close(looked.relevances[0, 0], relevances[0, :2].mean())
+    (seen,) = rows.merged([AttentionMap("i2t", weights)])
+    torch.testing.assert_close(seen.weights.sum(1), weights.sum(1))
+    (heads,) = rows.merged(
+        [AttentionMap("heads", weights[:, :2], queries=("1", "2"), word_weights=torch.rand(1, 2, 5))]
+    )
+    assert heads.word_weights.shape == (1, 2, 4) and heads.weights is not seen.weights
+    values = torch.rand(1, 5, dtype=torch.float64)
+    shares = ScoreShares(values.sum(1), (SharePart("t2i", "words", values, relevances),))
+    merged = rows.merged_shares(shares)
+    assert merged is not None
+    torch.testing.assert_close(merged.parts[0].values[0], torch.stack([values[0, :2].sum(), *values[0, 2:]]))
+    box = np.zeros(4, np.float32)
+    assert rows.objects(Grounding(["cat", "away", "b"], {0: box, 2: box})).keys() == {0, 3}
+    assert rows.first_token(3) == 4
+    unknown = Rows.of(config, "cat away", 2, None)
+    assert unknown.labels == ("token 1", "token 2")
+    with pytest.raises(ValueError, match=r"is not told: there is no spans\.npy"):
+        unknown.objects(Grounding(["cat", "away"], {0: box}))
 
 
 def test_words_of_tokens(folder_of: Callable[[str], Path]) -> None:
