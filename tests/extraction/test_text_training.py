@@ -26,6 +26,7 @@ from crossret.hyperparameters import ScanConfig, TrainingConfig
 from crossret.models import Scan, load_model, save_model
 from crossret.models.attention import AttentionMap
 from crossret.models.contributions import ScoreShares, SharePart
+from crossret.search.indexing import update_index
 from crossret.training import train
 from tests.cli.command import Cli
 from tests.explain.test_page import data_of
@@ -188,6 +189,9 @@ def test_a_run_reads_captions_by_itself(
         next(model.text_encoder.module.parameters()) for model in (best, load_model(tmp_path / "tuned" / "best")[0])
     )
     assert 0 < (changed - kept).abs().max() < 1e-3  # at the encoder's rate
+    again = ["--config", run / "run.toml", "--output", tmp_path / "again", "--seed", "1"]
+    assert crossret("train", scenes, *again) == 0, crossret.err
+    assert load_model(tmp_path / "again" / "best")[0].text_encoder is not None
     for wrong, message in (
         (["--freeze-text-encoder"], "needs --text-encoder"),
         (["--text-encoder", folder, "--captions", "tokens"], "makes no difference with --text-encoder"),
@@ -224,6 +228,40 @@ def test_other_encoders_are_saved_by_their_files(kind: str, scenes: Path, tmp_pa
     again, _ = load_model(tmp_path / "saved")
     first, second = (each.eval().encode_captions(*both[1].captions(slice(3))) for each in (model, again))
     assert torch.equal(first.sequences, second.sequences)
+
+
+def test_data_made_of_others_keep_tokens_where_captions_stay(
+    scenes: Path, folder_of: Callable[[str], Path], tmp_path: Path, crossret: Cli
+) -> None:
+    """And models on tokens alone are compared, but refused where texts are to be read."""
+    data = with_tokens(scenes, load_text_encoder(folder_of("bert")), tmp_path / "data")
+    assert crossret("perturb", data, "--output", tmp_path / "shuffled", "--shuffle") == 0, crossret.err
+    assert not (tmp_path / "shuffled" / "train_words").exists()
+    kept = (np.load(place / "dev_words" / "values.npy") for place in (data, tmp_path / "shuffled"))
+    np.testing.assert_array_equal(*kept)
+    wanted = ["train", tmp_path / "shuffled", "--output", tmp_path / "none", "--captions", "tokens"]
+    assert crossret(*wanted) == 2
+    assert "train_words: no such directory" in crossret.err
+    assert crossret("cluster-regions", data, "--output", tmp_path / "centres", "--clusters", "2") == 0, crossret.err
+    run = tmp_path / "run"
+    assert crossret("train", tmp_path / "centres", "--output", run, *TINY) == 0, crossret.err
+    assert load_model(run / "best")[1] is None
+    assert crossret("evaluate", run, data, "--pointing-game") == 0, crossret.err
+    assert crossret("explain", run, data, "--html", tmp_path / "page.html", "--number", "0") == 0, crossret.err
+    (pair, *_) = data_of(tmp_path / "page.html")["pairs"]
+    assert [word.lower() for word in pair["words"]] == tokenize(PrecomputedDataset(data, "test").captions[0])
+    assert crossret("evaluate", run, scenes) == 2
+    assert "test_words: no such directory" in crossret.err and "--text-encoder" in crossret.err
+    library.load(run).save_pretrained(tmp_path / "saved")
+    assert "model.encode_captions(tokens, lengths)" in (tmp_path / "saved" / "README.md").read_text()
+    retriever = library.load(run)
+    with pytest.raises(ValueError, match="has no encoder that makes them of a text"):
+        retriever.encode_text("a red circle")
+    made = PrecomputedCorpus(PrecomputedDataset(data, "test"), None).captions(slice(4))
+    found = retriever.search(retriever.model.encode_captions(*made), scenes / "test_ims.npy", k=1)
+    assert found.indices.shape == (4, 1)
+    with pytest.raises(ValueError, match="no text finds pictures by it"):
+        update_index(tmp_path / "index", scenes / "images" / "test", Columns(), retriever.model)
 
 
 def test_parts_of_a_word_are_one_row() -> None:
