@@ -138,20 +138,18 @@ class StoredTokens:
     """Captions as the tokens that an encoder of texts made of them, read from the disk when they are asked for.
 
     Args:
-        stored: the tokens.
-        rows: (n,), the item of ``stored`` that each caption is.
+        stored: the tokens, an item a caption.
         spans: (rows, 2), the words of the packed tokens; None where they are not known.
     """
 
-    def __init__(self, stored: StoredItems, rows: NDArray[np.int64], spans: NDArray[np.int32] | None = None) -> None:
+    def __init__(self, stored: StoredItems, spans: NDArray[np.int32] | None = None) -> None:
         self._stored = stored
-        self._rows = rows
         self._spans = spans
         self.dim = stored.dim
 
     def padded(self, captions: Iterable[int]) -> tuple[Tensor, Tensor]:
         """Some of them (b, W, text_dim) float32, zero behind their lengths (b,)."""
-        parts = [self._stored.rows(self._rows[caption]) for caption in captions]
+        parts = [self._stored.rows(caption) for caption in captions]
         lengths = [len(part) for part in parts]
         padded = empty((len(parts), max(lengths), self._stored.dim), np.dtype(np.float32)).zero_()
         for row, part in zip(padded.numpy(), parts, strict=True):
@@ -160,8 +158,8 @@ class StoredTokens:
 
     def spans(self, caption: int) -> NDArray[np.int32] | None:
         """As ``ReadCaptions.spans``."""
-        offsets, item = self._stored.offsets, self._rows[caption]
-        return None if self._spans is None or offsets is None else self._spans[offsets[item] : offsets[item + 1]]
+        offsets = self._stored.offsets
+        return None if self._spans is None or offsets is None else self._spans[offsets[caption] : offsets[caption + 1]]
 
 
 class PreparedCaptions:

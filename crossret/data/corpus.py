@@ -176,7 +176,7 @@ class PrecomputedCorpus:
         self.has_boxes = data.boxes is not None
         self.boxes_name = data.boxes_name
         read = read_texts(data.captions, vocabulary, reader)
-        self._read: ReadCaptions = read or StoredTokens(data.words, data.caption_rows, data.word_spans)
+        self._read: ReadCaptions = read or StoredTokens(data.words, data.word_spans)
         self.text_dim = self._read.dim
 
     def read_by(self, config: ModelConfig, progress: Progress | None = None) -> PrecomputedCorpus:
@@ -216,7 +216,7 @@ class PrecomputedCorpus:
         if not self.has_tokens:
             return
         most = config.most_words
-        counts = self.data.words.counts()[self.data.caption_rows]
+        counts = self.data.words.counts()[: self.n_captions]
         if (config.max_words is None or config.max_words > most) and counts.max() > most:
             raise ValueError(
                 f"{self.data.words_name}: item {counts.argmax()} has {counts.max():,} tokens, more than the {most:,} "
@@ -273,7 +273,7 @@ class PrecomputedCorpus:
         """Of how many tokens every caption has, and of those of up to 64 captions, evenly spaced."""
         sampled = np.unique(np.linspace(0, self.n_captions - 1, _SAMPLED).astype(np.int64))
         tokens, _ = self.captions(sampled)
-        return self.data.words.counts()[self.data.caption_rows].tobytes() + tokens.numpy().tobytes()
+        return self.data.words.counts()[: self.n_captions].tobytes() + tokens.numpy().tobytes()
 
     def training_batches(
         self, batch_size: int, *, seed: int, epoch: int, start: int = 0, part: Part = slice

@@ -84,7 +84,6 @@ class _InMemory(PrecomputedDataset):
                 raise TypeError(f"{name}: captions, {number}: must be a text, not {type(caption).__name__}")
             check_caption(caption, f"{name}: captions, {number}")
         self.n_captions = len(self.captions)
-        self.caption_rows = np.arange(self.n_captions, dtype=np.int64)
         self.image_of_caption = self._images(image_of_caption)
         self.feature_rows = np.arange(self.n_images, dtype=np.int64)
         if lengths is not None:

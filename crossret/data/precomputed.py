@@ -166,7 +166,6 @@ class PrecomputedDataset:
         image_of_caption: (n_captions,) int64, the image that each caption describes.
         ids, caption_ids: n_images and n_captions names; None where there is no such file.
         feature_rows: (n_images,) int64, the row of ``features`` and of ``boxes`` that belongs to each image.
-        caption_rows: (n_captions,) int64, the item of ``words`` that belongs to each caption.
         words_name: the directory of these.
         n_regions, image_dim: k and d.
         stored: the features, and lengths, with the name of their file, by which an image that is wrong is named.
@@ -225,7 +224,6 @@ class PrecomputedDataset:
         self.boxes_name = str(boxes_file)
         self.n_regions, self.image_dim = self.features[0].shape
         self.words_name = str(words_path(directory, split))
-        self.caption_rows = np.arange(captions, dtype=np.int64)
         self._stored_captions = captions
         ids_file = ids_path(directory, split)
         if ids_file.exists():
@@ -287,11 +285,10 @@ class PrecomputedDataset:
         if not 1 <= images <= self.n_images:
             raise ValueError(f"{self.name}: has {self.n_images} images, of which the first {images} cannot be taken")
         part = copy.copy(self)
-        kept = np.flatnonzero(self.image_of_caption < images)
+        kept = np.flatnonzero(self.image_of_caption < images)  # the first captions, as owners ascend
         part.n_images, part.n_captions = images, len(kept)
         part.captions = [self.captions[caption] for caption in kept]
         part.image_of_caption = self.image_of_caption[kept]
-        part.caption_rows = self.caption_rows[kept]
         part.feature_rows = self.feature_rows[:images]
         part.ids = None if self.ids is None else self.ids[:images]
         part.caption_ids = None if self.caption_ids is None else [self.caption_ids[caption] for caption in kept]

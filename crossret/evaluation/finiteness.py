@@ -105,9 +105,9 @@ def why_not_finite(corpus: Corpus, image: int, caption: int | None = None) -> st
     Names the file and the row of its features, where the corpus is one of files.
     """
     if caption is not None and isinstance(corpus, PrecomputedCorpus) and corpus.has_tokens:
-        stored, item = corpus.data.words, int(corpus.data.caption_rows[caption])
-        if not stored.is_finite(item):
-            return f"{stored.path}: item {item} has features that are not finite in float32"
+        stored = corpus.data.words
+        if not stored.is_finite(caption):
+            return f"{stored.path}: item {caption} has features that are not finite in float32"
     if isinstance(corpus, PrecomputedCorpus):
         row = int(corpus.data.feature_rows[image])
         place, finite = f"{corpus.data.stored.path}: item {row}", corpus.data.stored.is_finite(row)

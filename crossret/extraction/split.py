@@ -82,7 +82,6 @@ class PictureSplit(PrecomputedDataset):
         self.feature_rows = np.arange(self.n_images, dtype=np.int64)
         self.ids = source.ids
         self.words_name, self._stored_captions = str(words_path(root, split)), self.n_captions
-        self.caption_rows = np.arange(self.n_captions, dtype=np.int64)
 
 
 class _Pictures(StoredItems):

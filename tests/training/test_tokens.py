@@ -128,6 +128,43 @@ def test_a_training_goes_on_bit_for_bit(data: Path, tmp_path: Path) -> None:
     assert_same_training(tmp_path / "resumed", tmp_path / "straight")
 
 
+def test_the_first_images_have_their_tokens(data: Path) -> None:
+    whole = corpora(data)[0]
+    first = PrecomputedCorpus(PrecomputedDataset(data, "train").first(3), None)
+    (tokens, lengths), (others, other_lengths) = first.captions(slice(None)), whole.captions(slice(6))
+    assert torch.equal(tokens, others) and torch.equal(lengths, other_lengths) and len(lengths) == 6
+    assert first.fingerprint() != whole.fingerprint()
+
+
+def test_padded_tokens_are_read_as_packed_ones(data: Path, tmp_path: Path) -> None:
+    tokens, lengths = corpora(data)[1].captions(slice(None))
+    for path in data.glob("dev_*s.*"):
+        (tmp_path / path.name).symlink_to(path)
+    words = tmp_path / "dev_words"
+    words.mkdir()
+    np.save(words / "features.npy", tokens.numpy().astype("<f2"))
+    np.save(words / "lengths.npy", lengths.numpy())
+    padded = PrecomputedCorpus(PrecomputedDataset(tmp_path, "dev"), None)
+    again, same = padded.captions(np.array([7, 2]))
+    assert same.tolist() == lengths[[7, 2]].tolist() and again.dtype == torch.float32
+    torch.testing.assert_close(again, tokens[[7, 2], : again.shape[1]], rtol=1e-3, atol=1e-3)
+    assert padded.spans(0) is None
+
+
+def test_other_tokens_are_another_training(data: Path, tmp_path: Path) -> None:
+    for path in data.glob("dev_*s.*"):
+        (tmp_path / path.name).symlink_to(path)
+    words = tmp_path / "dev_words"
+    words.mkdir()
+    (words / "offsets.npy").symlink_to(data / "dev_words" / "offsets.npy")
+    values = np.load(data / "dev_words" / "values.npy")
+    found = set()
+    for added in (0, 1):
+        np.save(words / "values.npy", values + np.float32(added))
+        found.add(PrecomputedCorpus(PrecomputedDataset(tmp_path, "dev"), None).fingerprint())
+    assert len(found) == 2 and corpora(data)[1].fingerprint() in found
+
+
 @EVERY_MODEL
 def test_the_command_takes_tokens_where_they_are(kind: str, data: Path, tmp_path: Path, crossret: Cli) -> None:
     run = tmp_path / "run"
@@ -170,6 +207,8 @@ def test_words_are_read_where_that_is_asked_for_or_there_are_no_tokens(
     assert "dev_words: no such directory" in crossret.err and "--text-encoder" in crossret.err
     assert crossret("train", data, "--output", tmp_path / "none", "--min-count", "1") == 2
     assert "--captions words" in crossret.err
+    assert crossret("train", data, "--output", tmp_path / "none", "--set", "word_dim=4") == 2
+    assert "word_dim=4 makes no difference to this scan, which reads tokens of captions" in crossret.err
     assert not (tmp_path / "none").exists()
 
 
