@@ -199,7 +199,7 @@ class Retriever:
 
         Raises:
             TypeError, ValueError: there are none, or one is no text, shows nothing or has more words than the model
-                reads.
+                reads; the model reads tokens and has no encoder of texts.
         """
         if isinstance(captions, Encoded):
             return captions

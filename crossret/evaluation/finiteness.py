@@ -19,6 +19,7 @@ Progress = Callable[[int, int], None]
 
 # Of images looked at at a time: what is copied of the disk's pages is in the cache when it is looked at.
 _BLOCK_BYTES = 2 * 2**20
+_BLOCK_CAPTIONS = 64
 
 
 def check_features(corpus: Corpus, *, items: slice = ALL, progress: Progress | None = None) -> None:
@@ -67,10 +68,8 @@ def check_tokens(corpus: Corpus) -> None:
     """
     if not isinstance(corpus, PrecomputedCorpus) or not corpus.has_tokens:
         return
-    longest = int(corpus.data.words.counts().max())
-    size = max(1, _BLOCK_BYTES // (4 * longest * corpus.data.words.dim))
-    for begin in range(0, corpus.n_captions, size):
-        tokens, _ = corpus.captions(slice(begin, begin + size))
+    for begin in range(0, corpus.n_captions, _BLOCK_CAPTIONS):
+        tokens, _ = corpus.captions(slice(begin, begin + _BLOCK_CAPTIONS))
         finite = np.isfinite(tokens.numpy()).all((1, 2))
         if not finite.all():
             raise ValueError(why_not_finite(corpus, 0, begin + int(finite.argmin())))

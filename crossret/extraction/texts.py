@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -59,10 +60,11 @@ class HuggingFaceTexts(TextEncoder):
             raise ValueError(f"{name}: its tokenizer has no token for padding")
 
     def settings(self) -> dict[str, Any]:
+        config = {name: value for name, value in self._config.to_dict().items() if name != "_name_or_path"}
         return {
             "tokenizer": type(self.tokenizer).__name__,
             "longest": self.longest,
-            "config": plain_settings(self._config.to_dict()),
+            "config": plain_settings(config),
         }
 
     def files(self) -> dict[str, bytes]:
@@ -75,14 +77,11 @@ class HuggingFaceTexts(TextEncoder):
             raise ValueError(f"{self.name}: its tokenizer makes nothing of the text {text!r}")
         spans = np.zeros((len(own), 2), np.int32)
         if made.is_fast:
-            words, offsets = (
-                np.array([-1 if word is None else word for word in made.word_ids()]),
-                made.encodings[0].offsets,
-            )
-            for place, word in enumerate(words):
-                if word >= 0:
-                    parts = [offsets[part] for part in np.flatnonzero(words == word)]
-                    spans[place] = min(start for start, _ in parts), max(end for _, end in parts)
+            words, offsets = made.word_ids(), made.encodings[0].offsets
+            for word, places in groupby(range(len(words)), key=words.__getitem__):
+                if word is not None:
+                    first, *_, last = [*places] * 2
+                    spans[first : last + 1] = offsets[first][0], offsets[last][1]
         return PreparedText(np.array(made["input_ids"], np.int64), own, spans[own])
 
     def encode(self, prepared: Sequence[PreparedText]) -> Tokens:

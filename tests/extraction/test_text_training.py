@@ -294,13 +294,23 @@ def test_parts_of_a_word_are_one_row() -> None:
         unknown.objects(Grounding(["cat", "away"], {0: box}))
 
 
-def test_words_of_tokens(folder_of: Callable[[str], Path]) -> None:
+def test_words_of_tokens(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    from transformers import BertTokenizerFast
+
     encoder = load_text_encoder(folder_of("bert"))
     text = "A small circle, unheard of"
     prepared = encoder.prepare(text)
     assert [text[start:end] for start, end in prepared.spans] == ["A", "small", "circle", ",", "unheard", "of"]
     tokens = encoder.encode([prepared, encoder.prepare("red")])
     assert tokens.lengths == [6, 1] and tokens.spans.tolist()[6:] == [[0, 3]]
+    elsewhere = shutil.copytree(folder_of("bert"), tmp_path / "elsewhere")
+    assert load_text_encoder(elsewhere).settings() == encoder.settings()
+    parts = {word: number for number, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "un", "##happ", "##y"])}
+    encoder.tokenizer = BertTokenizerFast(vocab=parts)
+    spans = encoder.prepare("An unhappy dog").spans
+    assert spans.tolist() == [[0, 2], [3, 10], [3, 10], [3, 10], [11, 14]]
+    config = ScanConfig(image_dim=2, vocabulary_size=0, text_dim=16)
+    assert Rows.of(config, "An unhappy dog", 5, spans).words == ("An", "unhappy", "dog")
 
 
 def test_what_cannot_be_read(scenes: Path, folder_of: Callable[[str], Path]) -> None:
