@@ -21,6 +21,8 @@ from rich.table import Table
 from crossret import __version__
 from crossret.data import PrecomputedDataset, Vocabulary, render_scenes
 from crossret.data.corpus import PrecomputedCorpus, fields_of_data
+from crossret.data.scenes.grounding import read_grounding
+from crossret.data.scenes.layout import grounding_path
 from crossret.encoders import PictureTokens
 from crossret.evaluation import encode_dataset, retrieval_metrics, score_matrix
 from crossret.explain.grounding import (
@@ -130,8 +132,8 @@ def _run(
         with steps.step("compare", "Timing the einsum reference on a part of them"):
             comparison = _time_backends(trained, *encoded)
     with steps.step("explain", "Asking the model where it looks"):
-        boxes, most = boxes_of_tokens(trained, corpus), trained.config.max_words
-        test = GroundedSplit.load(scenes, "test", corpus.data, *encoded, max_words=most, boxes=boxes)
+        boxes = boxes_of_tokens(trained, corpus)
+        test = GroundedSplit.load(scenes, "test", corpus, *encoded, trained.config, boxes=boxes)
         games = play_pointing_game(trained, test)
         pictures = _draw(trained, test, output / "attention")
         page = split_page(
@@ -140,7 +142,7 @@ def _run(
             spaced_captions(test, ON_PAGE),
             name="test",
             scenes=scenes,
-            grounding=test.grounding,
+            grounding=read_grounding(grounding_path(scenes, "test")),
             scored=ScoredSplit(*encoded, scores),
         )
         write_page(page, output / "report.html")
@@ -208,7 +210,7 @@ def _split(scenes: Path, name: str, reader: PictureEncoder[Any] | None) -> Preco
 
 def _train(
     model: str, scenes: Path, run: Path, schedule: TrainingConfig, encoder: Path | None, console: Console
-) -> tuple[Matcher, Vocabulary]:
+) -> tuple[Matcher, Vocabulary | None]:
     """The model that was best on the development set; with an encoder's folder it reads pictures through that."""
     for directory in (run, run / "first"):
         (directory / CHECKPOINT).unlink(missing_ok=True)  # an earlier demo's: this one starts anew
@@ -217,8 +219,8 @@ def _train(
     vocabulary = Vocabulary.build(data.captions)
     torch.manual_seed(schedule.seed)
     config_class, model_class = MODELS[model]
-    made = model_class(config_class.preset(PRESET, **fields_of_data(config_class, data, vocabulary)))
     learnt, judged = (PrecomputedCorpus(part, vocabulary) for part in (data, _split(scenes, "dev", reader)))
+    made = model_class(config_class.preset(PRESET, **fields_of_data(config_class, learnt)))
     if reader is not None:
         made.read_pictures_by(reader)
     if reader is not None and getattr(made.config, "negatives", None) == "sum":

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_FILES = ["config.json", "vocabulary.json", "model.safetensors"]  # no other file of a stranger's is asked for
+# No other file of a stranger's is asked for. The last two are tokenizers'.
+_OF_ENCODERS = ["encoder/*.json", "text_encoder/*.json", "text_encoder/*.txt", "text_encoder/*.model"]
+_FILES = ["config.json", "vocabulary.json", "model.safetensors", *_OF_ENCODERS]
 
 
 def download(name: str, **options: Any) -> Path:

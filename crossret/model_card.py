@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,12 @@ from crossret.data.vocabulary import Vocabulary
 from crossret.files.atomic import atomic_write
 from crossret.files.json import read_json_lines
 from crossret.files.toml import read_toml
+from crossret.models.base import text_reader_of
 from crossret.models.protocol import Matcher
 
 CARD = "README.md"
 _LOG, _SETTINGS = "log.jsonl", "run.toml"  # of a training
-_PATHS = ("data", "fine_tune", "word_vectors", "vocabulary")  # among the settings
+_PATHS = ("data", "fine_tune", "word_vectors", "vocabulary", "encoder", "text_encoder")  # among the settings
 _RECALLS = ("r1", "r5", "r10")
 
 _USE = """\
@@ -27,12 +27,16 @@ import crossret
 
 retriever = crossret.load("{name}")
 images = retriever.encode_images(features)  # (n, R, {image_dim}) region features
-scores, indices = retriever.search(["a dog on the grass"], images, k=10)
+scores, indices = retriever.search({captions}, images, k=10)
 ```
 """
+_TEXTS = '["a dog on the grass"]'
+_TOKENS = "retriever.model.encode_captions(tokens, lengths)"
 
 
-def write_card(directory: Path, name: str, model: Matcher, vocabulary: Vocabulary, run: Path | None = None) -> None:
+def write_card(
+    directory: Path, name: str, model: Matcher, vocabulary: Vocabulary | None, run: Path | None = None
+) -> None:
     """Write ``README.md`` into a model's directory: with the figures and settings of ``run``, where one trained it.
 
     Cards are published: of the files that settings name the last part of the path is told.
@@ -47,13 +51,19 @@ def write_card(directory: Path, name: str, model: Matcher, vocabulary: Vocabular
         OSError: a file cannot be read or written. ValueError: the run's log is malformed.
     """
     title = str(sys.modules[type(model).__module__].__doc__).strip().rstrip(".")
+    read = (
+        f"captions as tokens of {model.config.text_dim:,} numbers"
+        if vocabulary is None
+        else f"{len(vocabulary):,} words"
+    )
+    captions = _TOKENS if vocabulary is None and text_reader_of(model) is None else _TEXTS
     weights = sum(parameter.numel() for parameter in model.parameters())
     parts = [
         f"---\nlibrary_name: crossret\ntags:\n- image-text-matching\n- cross-modal-retrieval\n- {model.kind}\n---",
         f"# {title}",
-        f"{weights:,} weights, {len(vocabulary):,} words, region features of {model.config.image_dim:,} numbers.",
-        _USE.format(name=name, image_dim=model.config.image_dim).rstrip(),
-        *_training(run, set(json.loads(model.config.to_json()))),
+        f"{weights:,} weights, {read}, region features of {model.config.image_dim:,} numbers.",
+        _USE.format(name=name, image_dim=model.config.image_dim, captions=captions).rstrip(),
+        *_training(run),
         "## Hyper-parameters",
         f"```json\n{model.config.to_json()}\n```",
     ]
@@ -61,15 +71,16 @@ def write_card(directory: Path, name: str, model: Matcher, vocabulary: Vocabular
         file.write(("\n\n".join(parts) + "\n").encode())
 
 
-def _training(run: Path | None, known: Collection[str]) -> list[str]:
-    """What a training left beside its models, without the settings that are ``known`` as hyper-parameters."""
+def _training(run: Path | None) -> list[str]:
+    """What a training left beside its models."""
     parts = []
     if run is not None and (run / _LOG).is_file():
         best = [entry for entry in read_json_lines(run / _LOG) if entry.get("kind") == "epoch" and entry.get("best")]
         parts += [] if not best else ["## Figures", _figures(best[-1])]
     if run is not None and (run / _SETTINGS).is_file():
-        settings = {name: value for name, value in read_toml(run / _SETTINGS).items() if name not in known}
-        settings |= {name: Path(settings[name]).name for name in _PATHS if isinstance(settings.get(name), str)}
+        settings = read_toml(run / _SETTINGS)
+        paths = [name for name in _PATHS if Path(str(settings.get(name, ""))).is_absolute()]  # others are of the Hub
+        settings |= {name: Path(settings[name]).name for name in paths}
         parts += ["## Training", f"```toml\n{tomli_w.dumps(settings).strip()}\n```"]
     return parts
 

@@ -25,7 +25,7 @@ from crossret.files.features import read_lengths
 from crossret.hub import download, upload
 from crossret.model_card import write_card
 from crossret.models import Encoded, Matcher, load_model, save_model
-from crossret.models.base import encoder_of, tokens_of
+from crossret.models.base import encoder_of, text_reader_of, tokens_of
 from crossret.models.checkpoints import model_directory
 from crossret.search.items import encode_texts, evaluating
 from crossret.search.retrieval import retrieve
@@ -54,13 +54,13 @@ class Retriever:
 
     Args:
         model: any of ``crossret.models``; put into evaluation mode.
-        vocabulary: the one that it was trained with.
+        vocabulary: the one that it was trained with; None of a model that reads tokens of captions.
         transform: from a picture, a ``PIL.Image``, to pixels (3, H, W): for a model with a backbone, which reads
             pictures. Others read features.
     """
 
     def __init__(
-        self, model: Matcher, vocabulary: Vocabulary, transform: Callable[[Any], Tensor] | None = None
+        self, model: Matcher, vocabulary: Vocabulary | None, transform: Callable[[Any], Tensor] | None = None
     ) -> None:
         self.model = model
         self.vocabulary = vocabulary
@@ -199,7 +199,7 @@ class Retriever:
 
         Raises:
             TypeError, ValueError: there are none, or one is no text, shows nothing or has more words than the model
-                reads.
+                reads; the model reads tokens and has no encoder of texts.
         """
         if isinstance(captions, Encoded):
             return captions
@@ -278,7 +278,17 @@ class Retriever:
         if where is not None and (wrong := wrong_box(where[None])) is not None:
             raise ValueError(f"boxes: that of region {wrong[1]} {wrong[2]}")
         boxes_in = None if told else self._boxes_in
-        return Explanation.of(self.model, images, captions, caption, boxes=where, picture=picture, boxes_in=boxes_in)
+        reader = text_reader_of(self.model)
+        return Explanation.of(
+            self.model,
+            images,
+            captions,
+            caption,
+            spans=None if reader is None else reader.prepare(caption).spans,
+            boxes=where,
+            picture=picture,
+            boxes_in=boxes_in,
+        )
 
     def _tokens(self, picture: Path) -> tuple[Tensor, Tensor]:
         """What the model's encoder makes of one picture (1, R, D), and the boxes (R, 4)."""

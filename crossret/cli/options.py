@@ -118,29 +118,32 @@ def load_trained(run: Path, data: Path, split: str, device: str | None = None) -
 
     if not reads_pictures(model_directory(run)):
         return load_for(run, PrecomputedDataset(data, split), device)
-    from crossret.data.corpus import PrecomputedCorpus
+    from crossret.data.corpus import PrecomputedCorpus, check_readable
     from crossret.extraction import PictureSplit
-    from crossret.models.base import encoder_of
+    from crossret.models.base import encoder_of, text_reader_of
 
     model, vocabulary = load_model_of(run, device)
     encoder = encoder_of(model)
     assert encoder is not None
     with warnings_as_lines():
-        return model, PrecomputedCorpus(PictureSplit(data, split, encoder.reader), vocabulary)
+        corpus = PrecomputedCorpus(PictureSplit(data, split, encoder.reader), vocabulary, text_reader_of(model))
+    check_readable(model.config, corpus)
+    return model, corpus
 
 
 def load_for(run: Path, images: PrecomputedDataset, device: str | None = None) -> tuple[Matcher, PrecomputedCorpus]:
     """As ``load_trained``, of a split of features that has been opened."""
     from crossret.data.corpus import PrecomputedCorpus, check_readable
+    from crossret.models.base import text_reader_of
 
     model, vocabulary = load_model_of(run, device)
-    corpus = PrecomputedCorpus(images, vocabulary)
+    corpus = PrecomputedCorpus(images, vocabulary, text_reader_of(model))
     check_readable(model.config, corpus)
     return model, corpus
 
 
-def load_model_of(run: Path, device: str | None = None) -> tuple[Matcher, Vocabulary]:
-    """A model, from the output directory of `train` or its own, where --device says, and its vocabulary.
+def load_model_of(run: Path, device: str | None = None) -> tuple[Matcher, Vocabulary | None]:
+    """A model, from the output directory of `train` or its own, where --device says, and its vocabulary, if any.
 
     Raises an OSError or a ValueError where there is none, or as ``use_device``.
     """
@@ -149,5 +152,6 @@ def load_model_of(run: Path, device: str | None = None) -> tuple[Matcher, Vocabu
     place = use_device(device)
     directory = model_directory(run)
     model, vocabulary = load_model(directory)
-    _logger.info("%s: %s of %s words, on %s", directory, model.kind, f"{len(vocabulary):,}", place)
+    words = "tokens" if vocabulary is None else f"{len(vocabulary):,} words"
+    _logger.info("%s: %s of %s, on %s", directory, model.kind, words, place)
     return model.to(place), vocabulary

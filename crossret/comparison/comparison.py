@@ -20,7 +20,7 @@ from crossret import __version__, signals, system
 from crossret.comparison.plot import draw_comparison
 from crossret.comparison.table import cells_of, comparison_table, markdown
 from crossret.data import PrecomputedDataset, Vocabulary
-from crossret.data.corpus import PrecomputedCorpus, check_boxes_agree, check_readable, fields_of_data
+from crossret.data.corpus import PrecomputedCorpus, check_boxes_agree, check_readable, fields_of_data, have_tokens
 from crossret.data.scenes.layout import grounding_path
 from crossret.files.atomic import atomic_write
 from crossret.files.directories import occupied
@@ -77,9 +77,10 @@ def run_comparison(
     """
     trained = {name: settings.with_defaults(conditions.settings) for name, settings in variants.items()}
     with occupied(output):
-        data = _check_data(trained, conditions)
+        corpora = _corpora(conditions)
+        data, on_tokens = _check_data(trained, corpora), corpora["train"].vocabulary is None
         for name, settings in trained.items():
-            _check(f"variant {name!r}", _run_of(settings, conditions), directory_of(output, name) / CONFIG)
+            _check(f"variant {name!r}", _run_of(settings, conditions, on_tokens), directory_of(output, name) / CONFIG)
             _check(f"variant {name!r}", {"split": conditions.split}, directory_of(output, name) / EVALUATION)
         _check("another comparison", {"split": conditions.split, "data": data}, output / f"{NAME}.json")
         known = {"crossret": __version__, "command": command, "split": conditions.split}
@@ -108,13 +109,17 @@ def directory_of(output: Path, name: str) -> Path:
     return output / name.replace(" ", "-")
 
 
-def _check_data(variants: Mapping[str, Settings], conditions: Conditions) -> dict[str, Any]:
+def _corpora(conditions: Conditions) -> dict[str, PrecomputedCorpus]:
+    """Every split as the trainings read it, by name."""
+    splits = {name: PrecomputedDataset(conditions.data, name) for name in ("train", "dev", conditions.split)}
+    words = None if have_tokens(splits["train"], splits["dev"]) else Vocabulary([])  # the trainings know them
+    return {name: PrecomputedCorpus(split, words) for name, split in splits.items()}
+
+
+def _check_data(variants: Mapping[str, Settings], corpora: Mapping[str, PrecomputedCorpus]) -> dict[str, Any]:
     """What there is of every split; a ValueError where a variant does not fit one, hours before it is its turn."""
-    words = Vocabulary([])  # the trainings know them
-    names = ("train", "dev", conditions.split)
-    corpora = {name: PrecomputedCorpus(PrecomputedDataset(conditions.data, name), words) for name in names}
     for name, settings in variants.items():
-        config = settings.config(**fields_of_data(MODEL_CONFIGS[settings.model], corpora["train"].data, words))
+        config = settings.config(**fields_of_data(MODEL_CONFIGS[settings.model], corpora["train"]))
         try:
             for corpus in corpora.values():
                 check_readable(config, corpus)
@@ -127,9 +132,10 @@ def _check_data(variants: Mapping[str, Settings], conditions: Conditions) -> dic
     }
 
 
-def _run_of(settings: Settings, conditions: Conditions) -> dict[str, Any]:
+def _run_of(settings: Settings, conditions: Conditions, on_tokens: bool) -> dict[str, Any]:
     """What run.toml of its training has to say."""
-    config, schedule = settings.config(image_dim=1, vocabulary_size=1), settings.training(seed=conditions.seed)
+    captions = {"vocabulary_size": 0, "text_dim": 1} if on_tokens else {"vocabulary_size": 1}
+    config, schedule = settings.config(image_dim=1, **captions), settings.training(seed=conditions.seed)
     run: dict[str, Any] = {"data": str(conditions.data.resolve()), "model": settings.model, "preset": settings.preset}
     run |= {"settings": [*texts_of(config), *texts_of(schedule)], "seed": conditions.seed}
     return run if conditions.threads is None else {**run, "threads": conditions.threads}

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crossret.data.gathering import gathered, pinned, pinning
+from crossret.data.gathering import empty, gathered, pinned, pinning
 from crossret.data.held import HeldRows
 from crossret.data.precomputed import PrecomputedDataset
-from crossret.data.prepared import PictureFiles
+from crossret.data.prepared import PictureFiles, Prepared
 from crossret.data.vocabulary import PAD, Vocabulary
+from crossret.files.features import StoredItems
 
 
 class Regions(NamedTuple):
@@ -50,15 +51,17 @@ class Batch:
     Attributes:
         regions: (b, k, d), as features of ``Regions``.
         boxes: (b, k, 4) float32 x0, y0, x1, y1 of the regions; None where the data have none.
-        tokens: (b, W) int64 word numbers, <start> and <end> included, padded with 0 to the longest caption.
-        lengths: (b,) int64, each caption's number of words.
+        tokens: (b, W) int64 word numbers, <start> and <end> included, padded with 0 to the longest caption; of data
+            without a vocabulary (b, W, text_dim) float32, tokens of an encoder of texts, padded likewise, or
+            ``Prepared``, b for a model's encoder of texts.
+        lengths: (b,) int64, each caption's number of words or tokens.
         image_ids, caption_ids: (b,) int64, their places in the data set.
         clusters, region_lengths: (b, k) and (b,) int64, as clusters and lengths of ``Regions``.
     """
 
     regions: Any
     boxes: Tensor | None
-    tokens: Tensor
+    tokens: Any
     lengths: Tensor
     image_ids: Tensor
     caption_ids: Tensor
@@ -80,8 +83,36 @@ class Batch:
         return {name: part for name, part in vars(self).items() if part is not None}
 
 
+class ReadCaptions(Protocol):
+    """Captions as a model reads them.
+
+    Attributes:
+        dim: numbers of a token; None where they are words.
+    """
+
+    @property
+    def dim(self) -> int | None: ...
+
+    def padded(self, captions: Iterable[int]) -> tuple[Tensor, Tensor]:
+        """Some of them by their numbers, as ``tokens`` and ``lengths`` of a ``Batch``."""
+
+    def spans(self, caption: int) -> NDArray[np.int32] | None:
+        """(W, 2), the characters of the word that each token of a caption is of; None of words, or where not known."""
+
+
+class TextReader(Protocol):
+    """A model's encoder of texts: prepares a text, which has ``spans`` as ``ReadCaptions.spans``, for the model."""
+
+    name: str
+    dim: int
+
+    def prepare(self, text: str) -> Any: ...
+
+
 class NumberedCaptions:
     """Captions as the numbers of their words, each of them tokenized when it is first asked for and never again."""
+
+    dim = None
 
     def __init__(self, captions: Sequence[str], vocabulary: Vocabulary) -> None:
         self._captions = captions
@@ -92,6 +123,9 @@ class NumberedCaptions:
         """Some of them, as ``pad_tokens`` returns them."""
         return pad_tokens([self._of(caption) for caption in captions])
 
+    def spans(self, caption: int) -> None:
+        """None: of which words the numbers are is known."""
+
     def _of(self, caption: int) -> NDArray[np.int32]:
         found = self._numbers[caption]
         if found is None:
@@ -100,13 +134,73 @@ class NumberedCaptions:
         return found
 
 
+class StoredTokens:
+    """Captions as the tokens that an encoder of texts made of them, read from the disk when they are asked for.
+
+    Args:
+        stored: the tokens, an item a caption.
+        spans: (rows, 2), the words of the packed tokens; None where they are not known.
+    """
+
+    def __init__(self, stored: StoredItems, spans: NDArray[np.int32] | None = None) -> None:
+        self._stored = stored
+        self._spans = spans
+        self.dim = stored.dim
+
+    def padded(self, captions: Iterable[int]) -> tuple[Tensor, Tensor]:
+        """Some of them (b, W, text_dim) float32, zero behind their lengths (b,)."""
+        parts = [self._stored.rows(caption) for caption in captions]
+        lengths = [len(part) for part in parts]
+        padded = empty((len(parts), max(lengths), self._stored.dim), np.dtype(np.float32)).zero_()
+        for row, part in zip(padded.numpy(), parts, strict=True):
+            row[: len(part)] = part
+        return padded, torch.tensor(lengths, dtype=torch.int64)
+
+    def spans(self, caption: int) -> NDArray[np.int32] | None:
+        """As ``ReadCaptions.spans``."""
+        offsets = self._stored.offsets
+        return None if self._spans is None or offsets is None else self._spans[offsets[caption] : offsets[caption + 1]]
+
+
+class PreparedCaptions:
+    """Captions as an encoder of texts reads them, which is to make their tokens: prepared whenever they are asked for.
+
+    Args:
+        captions: the texts.
+        reader: the encoder.
+    """
+
+    def __init__(self, captions: Sequence[str], reader: TextReader) -> None:
+        self._captions = captions
+        self._reader = reader
+        self.dim = reader.dim
+
+    def padded(self, captions: Iterable[int]) -> tuple[Any, Tensor]:
+        """Some of them, ``Prepared``, and how many tokens will be made of each (b,)."""
+        texts = [self._reader.prepare(self._captions[caption]) for caption in captions]
+        return Prepared(texts), torch.tensor([len(text.spans) for text in texts], dtype=torch.int64)
+
+    def spans(self, caption: int) -> NDArray[np.int32] | None:
+        """As ``ReadCaptions.spans``."""
+        return self._reader.prepare(self._captions[caption]).spans
+
+
+def read_texts(
+    captions: Sequence[str], vocabulary: Vocabulary | None, reader: TextReader | None
+) -> ReadCaptions | None:
+    """Texts as a model with this encoder, or else of this vocabulary, reads them; None of one that has neither."""
+    if reader is not None:
+        return PreparedCaptions(captions, reader)
+    return None if vocabulary is None else NumberedCaptions(captions, vocabulary)
+
+
 Part = Callable[[int], slice]
 """Which items of a batch of so many are wanted; not all, and at least one, where several processes share a batch."""
 
 
 def caption_batches(
     data: PrecomputedDataset,
-    numbered: NumberedCaptions,
+    read: ReadCaptions,
     batch_size: int,
     *,
     seed: int,
@@ -130,7 +224,7 @@ def caption_batches(
         raise ValueError(f"seed and epoch must not be negative, got {seed} and {epoch}")
     order = np.random.default_rng([seed, epoch]).permutation(data.n_captions) if shuffle else np.arange(data.n_captions)
     batches = (order[start : start + batch_size] for start in range(0, data.n_captions, batch_size))
-    return (read_batch(data, numbered, batch[part(len(batch))], clusters) for batch in batches)
+    return (read_batch(data, read, batch[part(len(batch))], clusters) for batch in batches)
 
 
 def prefetched(batches: Iterator[Batch], *, pin: bool = False) -> Generator[Batch]:
@@ -204,13 +298,13 @@ def check_lengths(lengths: Tensor, longest: int) -> None:
 
 def read_batch(
     data: PrecomputedDataset,
-    numbered: NumberedCaptions,
+    read: ReadCaptions,
     caption_ids: NDArray[np.int64],
     clusters: NDArray[np.int32] | None = None,
 ) -> Batch:
     """These captions (b,), each with its image."""
     image_ids = data.image_of_caption[caption_ids]
-    tokens, lengths = numbered.padded(caption_ids.tolist())
+    tokens, lengths = read.padded(caption_ids.tolist())
     regions = read_regions(data, image_ids, clusters)
     numbers = torch.from_numpy(image_ids), torch.from_numpy(caption_ids)
     return Batch(regions.features, regions.boxes, tokens, lengths, *numbers, regions.clusters, regions.lengths)

@@ -15,13 +15,16 @@ from torch import Tensor
 
 from crossret.data.batches import (
     Batch,
-    NumberedCaptions,
     Part,
+    ReadCaptions,
     Regions,
+    StoredTokens,
+    TextReader,
     caption_batches,
     read_batch,
     read_regions,
     read_rows,
+    read_texts,
 )
 from crossret.data.cluster_cache import Clusters, Progress, clusters_of
 from crossret.data.held import held_on
@@ -31,7 +34,7 @@ from crossret.data.vocabulary import Vocabulary
 from crossret.hyperparameters import HanConfig, ModelConfig, SmanConfig
 from crossret_kernels.extending import release_pages
 
-_SAMPLED_IMAGES = 64
+_SAMPLED = 64
 
 ALL = slice(None)
 
@@ -47,7 +50,7 @@ class Corpus(Protocol):
 
     Attributes:
         name: what errors call it.
-        vocabulary: the numbering of its words.
+        vocabulary: the numbering of its words; None where captions are tokens of an encoder of texts.
         n_regions: regions of an image, the most where numbers differ.
         image_dim: length of a region's feature.
         n_images, n_captions: how many there are.
@@ -57,7 +60,7 @@ class Corpus(Protocol):
     """
 
     name: str
-    vocabulary: Vocabulary
+    vocabulary: Vocabulary | None
     n_regions: int
     image_dim: int
     n_images: int
@@ -81,7 +84,7 @@ class Corpus(Protocol):
         """The regions of the images, in order; ``items`` are some images, one after another."""
 
     def caption_batches(self, batch_size: int, items: slice = ALL) -> Iterator[tuple[Tensor, Tensor]]:
-        """The captions, in order: (b, W) int64 word numbers, padded, and (b,) int64 lengths; ``items`` are some."""
+        """The captions, in order: ``tokens`` and ``lengths`` of a ``Batch``; ``items`` are some."""
 
 
 def check_readable(config: ModelConfig, data: Corpus) -> None:
@@ -89,7 +92,8 @@ def check_readable(config: ModelConfig, data: Corpus) -> None:
 
     Raises:
         ValueError: the model cannot read such regions, would use more of them than there are, or reads them in the
-            order of boxes that there are not; names the data. A caption has more words than it reads; names the line.
+            order of boxes that there are not; names the data. A caption has more words than it reads, or tokens are of
+        another size; names the line, or the tokens.
     """
     if data.image_dim != config.image_dim:
         raise ValueError(
@@ -104,6 +108,8 @@ def check_readable(config: ModelConfig, data: Corpus) -> None:
         )
     if isinstance(data, PrecomputedCorpus):
         check_words(data.data.captions, config, f"{data.data.captions_name}, line")
+        if data.text_dim is not None:
+            data.check_tokens(config)
 
 
 def check_boxes_agree(config: ModelConfig, first: Corpus, *others: Corpus) -> None:
@@ -122,10 +128,16 @@ def may_read_boxes(config: ModelConfig) -> TypeGuard[SmanConfig]:
     return isinstance(config, SmanConfig) and config.location
 
 
-def fields_of_data(config: type[ModelConfig], data: PrecomputedDataset, vocabulary: Vocabulary) -> dict[str, Any]:
+def fields_of_data(config: type[ModelConfig], data: PrecomputedCorpus) -> dict[str, Any]:
     """The hyper-parameters of a model that its training data decide, by name."""
-    fields = {"image_dim": data.image_dim, "vocabulary_size": len(vocabulary)}
-    return {**fields, "spatial_order": data.boxes is not None} if config is SmanConfig else fields
+    words = 0 if data.vocabulary is None else len(data.vocabulary)
+    fields = {"image_dim": data.image_dim, "vocabulary_size": words, "text_dim": data.text_dim}
+    return {**fields, "spatial_order": data.has_boxes} if config is SmanConfig else fields
+
+
+def have_tokens(*splits: PrecomputedDataset) -> bool:
+    """Whether models are trained on tokens of the captions of these splits where nobody says what on."""
+    return all(split.has_words for split in splits)
 
 
 def corpus_for(config: ModelConfig, data: Corpus, progress: Progress | None = None) -> Corpus:
@@ -136,14 +148,23 @@ def corpus_for(config: ModelConfig, data: Corpus, progress: Progress | None = No
 class PrecomputedCorpus:
     """A split in the precomputed-feature format with its words numbered: a ``Corpus``. Features stay on the disk.
 
+    Without a vocabulary its captions are the tokens that it has of them, which stay there, too, or texts for a model's
+    encoder.
+
     Attributes:
         data, vocabulary: what it is made of.
+        reader: of texts, where it reads these.
+        text_dim: numbers of a token of a caption; None where they are words.
         clusters: the clusters of the images' regions that go with them, if any; see ``read_by``.
     """
 
     clusters: Clusters | None = None
 
-    def __init__(self, data: PrecomputedDataset, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, data: PrecomputedDataset, vocabulary: Vocabulary | None, reader: TextReader | None = None
+    ) -> None:
+        """Raises as ``PrecomputedDataset.words`` where there is neither a vocabulary nor a reader."""
+        self.reader = reader
         self.data = data
         self.vocabulary = vocabulary
         self.name = data.name
@@ -154,7 +175,9 @@ class PrecomputedCorpus:
         self.image_of_caption = data.image_of_caption
         self.has_boxes = data.boxes is not None
         self.boxes_name = data.boxes_name
-        self._numbered = NumberedCaptions(data.captions, vocabulary)
+        read = read_texts(data.captions, vocabulary, reader)
+        self._read: ReadCaptions = read or StoredTokens(data.words, data.word_spans)
+        self.text_dim = self._read.dim
 
     def read_by(self, config: ModelConfig, progress: Progress | None = None) -> PrecomputedCorpus:
         """The same as a model of these hyper-parameters reads it.
@@ -167,9 +190,8 @@ class PrecomputedCorpus:
         count = config.clusters if isinstance(config, HanConfig) else None
         if count == (None if self.clusters is None else self.clusters.number):
             return self
-        corpus = PrecomputedCorpus(self.data, self.vocabulary)
-        if count is not None:
-            corpus.clusters = clusters_of(self.data, self.fingerprint(), count, progress)
+        corpus = copy.copy(self)
+        corpus.clusters = None if count is None else clusters_of(self.data, self.fingerprint(), count, progress)
         return corpus
 
     def held_on(self, device: torch.device, progress: Progress | None = None) -> PrecomputedCorpus:
@@ -183,6 +205,42 @@ class PrecomputedCorpus:
         """Of its features on a device; 0 where none holds them."""
         return 0 if self.data.held is None else self.data.held.nbytes
 
+    def check_tokens(self, config: ModelConfig) -> None:
+        """Raise a ValueError where a model cannot read the tokens of the captions; names them."""
+        if self.text_dim != config.text_dim:
+            name = self.data.words_name if self.reader is None else self.reader.name
+            raise ValueError(
+                f"{name}: tokens of captions have {self.text_dim} numbers, but the model's text_dim is "
+                f"{config.text_dim}"
+            )
+        if not self.has_tokens:
+            return
+        most = config.most_words
+        counts = self.data.words.counts()[: self.n_captions]
+        if (config.max_words is None or config.max_words > most) and counts.max() > most:
+            raise ValueError(
+                f"{self.data.words_name}: item {counts.argmax()} has {counts.max():,} tokens, more than the {most:,} "
+                "that the model can read"
+            )
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether its captions are tokens that are stored."""
+        return isinstance(self._read, StoredTokens)
+
+    def spans(self, caption: int) -> NDArray[np.int32] | None:
+        """(W, 2) int32, of each token of a caption the characters of its word; None where they are not known, and of
+        words.
+        """
+        return self._read.spans(caption)
+
+    def captions(self, captions: NDArray[np.int64] | slice) -> tuple[Tensor, Tensor]:
+        """Some captions: ``tokens`` and ``lengths`` of a ``Batch``."""
+        read = self._read.padded(np.arange(self.n_captions)[captions].tolist())
+        if self.has_tokens:
+            release_pages(self.data.words.values)
+        return read
+
     def regions(self, images: NDArray[np.int64] | slice) -> Regions:
         """The regions of some images, in memory."""
         return read_regions(self.data, images, None if self.clusters is None else self.clusters.of_regions)
@@ -194,7 +252,9 @@ class PrecomputedCorpus:
         """
         digest = blake2b(repr((self.data.features.shape, self.n_images)).encode(), digest_size=16)
         digest.update("\n".join(self.data.captions).encode())
-        images = np.unique(np.linspace(0, self.n_images - 1, _SAMPLED_IMAGES).astype(np.int64))
+        if self.has_tokens:
+            digest.update(self._digest_of_tokens())
+        images = np.unique(np.linspace(0, self.n_images - 1, _SAMPLED).astype(np.int64))
         rows, lengths = self.data.feature_rows[images], self.data.lengths
         pictures: Any = self.data.features
         if isinstance(pictures, PictureFiles):
@@ -209,13 +269,19 @@ class PrecomputedCorpus:
             digest.update(self.image_of_caption.tobytes())
         return digest.hexdigest()
 
+    def _digest_of_tokens(self) -> bytes:
+        """Of how many tokens every caption has, and of those of up to 64 captions, evenly spaced."""
+        sampled = np.unique(np.linspace(0, self.n_captions - 1, _SAMPLED).astype(np.int64))
+        tokens, _ = self.captions(sampled)
+        return self.data.words.counts()[: self.n_captions].tobytes() + tokens.numpy().tobytes()
+
     def training_batches(
         self, batch_size: int, *, seed: int, epoch: int, start: int = 0, part: Part = slice
     ) -> Iterator[Batch]:
         """As ``Corpus.training_batches``."""
         batches = caption_batches(
             self.data,
-            self._numbered,
+            self._read,
             batch_size,
             seed=seed,
             epoch=epoch,
@@ -230,7 +296,7 @@ class PrecomputedCorpus:
         ``range(corpus.n_captions)``.
         """
         clusters = None if self.clusters is None else self.clusters.of_regions
-        return read_batch(self.data, self._numbered, np.asarray(captions, np.int64), clusters)
+        return read_batch(self.data, self._read, np.asarray(captions, np.int64), clusters)
 
     def image_batches(self, batch_size: int, items: slice = ALL) -> Iterator[Regions]:
         """As ``Corpus.image_batches``."""
@@ -241,4 +307,4 @@ class PrecomputedCorpus:
     def caption_batches(self, batch_size: int, items: slice = ALL) -> Iterator[tuple[Tensor, Tensor]]:
         """As ``Corpus.caption_batches``."""
         for batch in slices_of(self.n_captions, batch_size, items):
-            yield self._numbered.padded(range(self.n_captions)[batch])
+            yield self.captions(batch)

@@ -25,10 +25,17 @@ def list_splits(data: Path) -> list[str]:
 
 
 def link_split(source: Path, directory: Path, split: str, endings: Iterable[str]) -> None:
-    """Link a split's files whose names end so, as far as they are there, and what tells its images' files."""
+    """Link a split's files whose names end so, and those in directories, as far as they are there, and what tells its
+    images' files.
+    """
     for ending in endings:
-        if (path := split_path(source, split, ending)).exists():
-            link_file(path, split_path(directory, split, ending))
+        path, copy = (split_path(root, split, ending) for root in (source, directory))
+        if path.is_dir():
+            copy.mkdir()
+            for file in path.iterdir():
+                link_file(file, copy / file.name)
+        elif path.exists():
+            link_file(path, copy)
     mapping = mapping_path(ids_path(source, split))
     if mapping.exists() and not (directory / MAPPING).exists():
         link_file(mapping, directory / MAPPING)

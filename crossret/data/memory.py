@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from crossret.data.arrow import ArrowRegions
+from crossret.data.batches import TextReader
 from crossret.data.boxes import check_boxes
 from crossret.data.cluster_cache import Progress
 from crossret.data.corpus import PrecomputedCorpus
@@ -30,14 +31,16 @@ class InMemoryCorpus(PrecomputedCorpus):
         image_of_caption: (n_captions,) integers, the image that each caption describes. None: the captions of an image
             follow each other, as many for each.
         vocabulary: the numbering of the words, for instance the training corpus'; None is ``Vocabulary.build`` of
-            these captions.
+            these captions, but where ``tokens`` or ``reader`` are given.
+        tokens: of each caption (W_i, text_dim) floating point, what an encoder of texts made, in the place of words.
+        reader: the encoder of texts of a model that reads captions themselves.
         boxes: (n_images, k, 4) x0, y0, x1, y1 of the regions, for models that read them.
         lengths: (n_images,) integers in 1..k, the regions of each image, behind which anything may be. None: all k.
         name: what errors call the corpus.
 
     Raises:
-        TypeError: features are no floating-point numbers. ValueError: shapes do not agree, or a caption is none, or
-            names an image that is not there; names it.
+        TypeError: features or tokens are no floating-point numbers. ValueError: shapes do not agree, or a caption is
+            none, or names an image that is not there; names it.
     """
 
     def __init__(
@@ -49,10 +52,17 @@ class InMemoryCorpus(PrecomputedCorpus):
         vocabulary: Vocabulary | None = None,
         boxes: Tensor | NDArray[Any] | ArrowRegions | None = None,
         lengths: ArrayLike | Tensor | None = None,
+        tokens: Sequence[Tensor | NDArray[Any]] | None = None,
+        reader: TextReader | None = None,
         name: str = "corpus",
     ) -> None:
         data = _InMemory(features, captions, image_of_caption, boxes, lengths, name)
-        super().__init__(data, Vocabulary.build(data.captions) if vocabulary is None else vocabulary)
+        if tokens is not None:
+            data.words_name, vocabulary = f"{name}: tokens", None
+            data.words = _packed(tokens, data.n_captions, data.words_name)
+        elif vocabulary is None and reader is None:
+            vocabulary = Vocabulary.build(data.captions)
+        super().__init__(data, vocabulary, reader)
 
     def read_by(self, config: ModelConfig, progress: Progress | None = None) -> PrecomputedCorpus:
         """The same: regions that a model clusters are clustered as they are encoded."""
@@ -117,6 +127,17 @@ class _InMemory(PrecomputedDataset):
             where = int(wrong[0])
             raise ValueError(f"{self.name}: {what}[{where}] must be in {least}..{most}, got {values[where]}")
         return values.astype(np.int64)
+
+
+def _packed(tokens: Sequence[Any], captions: int, what: str) -> StoredItems:
+    """One array a caption, one after another."""
+    parts = [_array(part, f"{what}[{caption}]", 2) for caption, part in enumerate(tokens)]
+    if len(parts) != captions:
+        raise ValueError(f"{what}: {len(parts)} arrays of {captions} captions")
+    for caption, part in enumerate(parts):
+        if not part.size or part.shape[1] != parts[0].shape[1]:
+            raise ValueError(f"{what}[{caption}] must have shape (W, {parts[0].shape[1]}), got {part.shape}")
+    return StoredItems(Path(what), np.concatenate(parts), offsets=np.cumsum([0, *map(len, parts)]))
 
 
 def _array(values: Any, what: str, dims: int, dtypes: Sequence[type] = (np.float16, np.float32)) -> Any:

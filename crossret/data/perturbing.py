@@ -50,9 +50,10 @@ def perturb_data(
 ) -> Perturbed:
     """Write ``output`` as ``data`` with the captions of one split perturbed; it is there when it is complete.
 
-    Features, boxes, pictures, and the captions and groundings of other splits are links to the files of ``data``, or
-    copies where there can be no links. The grounding of the perturbed split, whose words are other ones now, stays
-    behind, and so does ``scenes.json``: these are no scenes to render again. ``perturbation.json`` tells what was done.
+    Features, boxes, pictures, and the captions, tokens and groundings of other splits are links to the files of
+    ``data``, or copies where there can be no links. Tokens and grounding of the perturbed split, whose words are other
+    ones now, stay behind, and so does ``scenes.json``: these are no scenes to render again. ``perturbation.json`` tells
+    what was done.
 
     A changed caption is written as its words, in lower case and with spaces between them; another one as it was. The
     new words depend on ``seed`` and the caption's number alone.
@@ -123,7 +124,7 @@ def _tags(source: Path, split: str, tokens: list[list[str]], model: str | None) 
 
 def _link_split(source: Path, directory: Path, split: str, *, with_words: bool) -> None:
     """All of a split that there is, or all but its captions and what is told of their words."""
-    link_split(source, directory, split, [*OF_IMAGES, *(OF_CAPTIONS if with_words else OF_CAPTIONS[1:])])
+    link_split(source, directory, split, [*OF_IMAGES, *(OF_CAPTIONS if with_words else OF_CAPTIONS[2:])])
     if with_words and grounding_path(source, split).exists():
         link_file(grounding_path(source, split), grounding_path(directory, split))
     pictures, copies = (picture_path(root, split, 0).parent for root in (source, directory))

@@ -8,7 +8,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,12 @@ _FEATURES, _BOXES, _LENGTHS = "_ims.npy", "_boxes.npy", "_lengths.npy"
 _CAPTIONS, IDS, _CAPTION_IDS, _OWNERS = "_caps.txt", "_ids.txt", "_caption_ids.txt", "_image_of_caption.npy"
 OF_IMAGES = (_FEATURES, _BOXES, _LENGTHS, IDS)
 """How the names of a split's files end that its captions do not change."""
-OF_CAPTIONS = (_CAPTIONS, _CAPTION_IDS, _OWNERS)
 _PRECOMP = "precomp"
+WORDS = "_words"
+"""How the name of the directory ends that holds tokens of a split's captions."""
+OF_CAPTIONS = (_CAPTIONS, WORDS, _CAPTION_IDS, _OWNERS)
+"""How the names end that its images do not change, those first that the captions' words decide."""
+SPANS = "spans.npy"  # in it, of which words the tokens are
 MAPPING = "id_mapping.json"
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".gif", ".bmp")  # others are known by what is in them
 
@@ -56,6 +60,7 @@ captions_path = partial(split_path, ending=_CAPTIONS)
 ids_path = partial(split_path, ending=IDS)
 caption_ids_path = partial(split_path, ending=_CAPTION_IDS)
 owners_path = partial(split_path, ending=_OWNERS)
+words_path = partial(split_path, ending=WORDS)
 
 
 def mapping_path(ids_file: Path) -> Path:
@@ -144,6 +149,8 @@ class PrecomputedDataset:
     published data, and ``{split}_caption_ids.txt`` the captions. Float16 features stay so on the disk and are widened
     batch by batch.
 
+    ``{split}_words``, a directory, holds tokens of the captions, as ``extract_pictures`` writes it.
+
     VSE∞'s directories are taken as they are: the files may be in ``precomp``, and where there is ``id_mapping.json``,
     ids are numbers of files in it, whose own names images then have; MS-COCO's ids stay.
 
@@ -159,6 +166,7 @@ class PrecomputedDataset:
         image_of_caption: (n_captions,) int64, the image that each caption describes.
         ids, caption_ids: n_images and n_captions names; None where there is no such file.
         feature_rows: (n_images,) int64, the row of ``features`` and of ``boxes`` that belongs to each image.
+        words_name: the directory of these.
         n_regions, image_dim: k and d.
         stored: the features, and lengths, with the name of their file, by which an image that is wrong is named.
         held: (n_images, k, d), the images' features on a GPU, of the same dtype, zero behind an image's length; None
@@ -174,6 +182,7 @@ class PrecomputedDataset:
     caption_ids: list[str] | None = None
     lengths: NDArray[np.int64] | None = None
     held: Tensor | None = None
+    words_name: str | None = None
 
     def __init__(self, directory: str | os.PathLike[str], split: str) -> None:
         rows_file, captions_file = features_path(directory, split), captions_path(directory, split)
@@ -214,6 +223,8 @@ class PrecomputedDataset:
         self.boxes = _map_boxes(boxes_file, self.features.shape[:2], self.lengths)
         self.boxes_name = str(boxes_file)
         self.n_regions, self.image_dim = self.features[0].shape
+        self.words_name = str(words_path(directory, split))
+        self._stored_captions = captions
         ids_file = ids_path(directory, split)
         if ids_file.exists():
             names = read_image_ids(ids_file)
@@ -227,6 +238,44 @@ class PrecomputedDataset:
             if len(self.caption_ids) != captions:
                 raise ValueError(f"{ids_file}: names {len(self.caption_ids)} captions, but there are {captions}")
 
+    @property
+    def has_words(self) -> bool:
+        """Whether there are tokens of the captions."""
+        return self.words_name is not None and Path(self.words_name).is_dir()
+
+    @cached_property
+    def words(self) -> StoredItems:
+        """Tokens of the captions, packed (rows, text_dim), read from the disk as they are used.
+
+        Raises:
+            FileNotFoundError: there are none; says what makes them.
+            ValueError: a file is malformed, or they are not as many as the captions; names it.
+        """
+        if not self.has_words:
+            raise FileNotFoundError(
+                f"{self.words_name}: no such directory, which holds tokens of the captions: `crossret extract "
+                "--text-encoder` writes it with the features; `crossret train --text-encoder` reads captions themselves"
+            )
+        found = StoredItems.of_directory(Path(str(self.words_name)))
+        if len(found) != self._stored_captions:
+            raise ValueError(f"{self.words_name}: tokens of {len(found)} captions, not of {self._stored_captions}")
+        return found
+
+    @cached_property
+    def word_spans(self) -> NDArray[np.int32] | None:
+        """(rows, 2), of each of these tokens the characters of its word in its caption; None where they are not told.
+
+        Raises:
+            ValueError: they are not as many as the tokens; names the file.
+        """
+        path = Path(str(self.words_name)) / SPANS
+        if not path.exists():
+            return None
+        spans = map_array(path, ndim=2, dtypes=["<i4"])
+        if spans.shape != (len(self.words.values), 2):
+            raise ValueError(f"{path}: shape {spans.shape} is not {(len(self.words.values), 2)}, two for every token")
+        return spans
+
     def first(self, images: int) -> PrecomputedDataset:
         """The split's first images alone with their captions, as the published SCAN takes 1,000 of MS-COCO's dev.
 
@@ -236,7 +285,7 @@ class PrecomputedDataset:
         if not 1 <= images <= self.n_images:
             raise ValueError(f"{self.name}: has {self.n_images} images, of which the first {images} cannot be taken")
         part = copy.copy(self)
-        kept = np.flatnonzero(self.image_of_caption < images)
+        kept = np.flatnonzero(self.image_of_caption < images)  # the first captions, as owners ascend
         part.n_images, part.n_captions = images, len(kept)
         part.captions = [self.captions[caption] for caption in kept]
         part.image_of_caption = self.image_of_caption[kept]
@@ -304,10 +353,10 @@ def check_caption(caption: str, place: str) -> None:
 def check_words(captions: Sequence[str], config: ModelConfig, place: str) -> None:
     """Raise a ValueError of the first caption that is longer than the model can read and that it does not cut.
 
-    It begins with the place and the caption's number, from 1.
+    It begins with the place and the caption's number, from 1. Of a model that reads tokens it says nothing.
     """
     most = config.most_words
-    if config.max_words is not None and config.max_words <= most:
+    if config.text_dim is not None or (config.max_words is not None and config.max_words <= most):
         return
     for number, caption in enumerate(captions, start=1):
         # A word has a character at least: the words of few captions have to be counted.

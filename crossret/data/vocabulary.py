@@ -58,6 +58,11 @@ def tokenize(caption: str) -> list[str]:
     return [_treebank_quote(match) if match[0] in ('"', "''") else match[0] for match in _TOKEN.finditer(text)]
 
 
+def word_spans(caption: str) -> list[tuple[int, int]]:
+    """Where the words of ``tokenize`` lie in a caption: the first character of each, and that behind the last."""
+    return [match.span() for match in _TOKEN.finditer(caption.lower())]
+
+
 def _treebank_quote(quote: re.Match[str]) -> str:
     """`` for a double quote that opens, '' for one that closes; two single ones at the very start stay as they are."""
     before = quote.string[max(quote.start() - 1, 0) : quote.start()]

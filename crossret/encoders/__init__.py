@@ -3,9 +3,10 @@
 from crossret.encoders.linear import xavier_linear
 from crossret.encoders.ngrams import NgramEncoder
 from crossret.encoders.normalize import EPSILON, l2_normalize
-from crossret.encoders.pictures import PictureTokens
+from crossret.encoders.pretrained import PictureTokens, TextTokens, identity_of
 from crossret.encoders.regions import RegionEncoder
 from crossret.encoders.sru import SruEncoder
+from crossret.encoders.text_tokens import TokenEncoder
 from crossret.encoders.tokens import check_tokens, first_words
 from crossret.encoders.transformer import TransformerEncoder
 from crossret.encoders.words import WordEncoder
@@ -16,10 +17,13 @@ __all__ = [
     "PictureTokens",
     "RegionEncoder",
     "SruEncoder",
+    "TextTokens",
+    "TokenEncoder",
     "TransformerEncoder",
     "WordEncoder",
     "check_tokens",
     "first_words",
+    "identity_of",
     "l2_normalize",
     "xavier_linear",
 ]

@@ -19,6 +19,7 @@ Progress = Callable[[int, int], None]
 
 # Of images looked at at a time: what is copied of the disk's pages is in the cache when it is looked at.
 _BLOCK_BYTES = 2 * 2**20
+_BLOCK_CAPTIONS = 64
 
 
 def check_features(corpus: Corpus, *, items: slice = ALL, progress: Progress | None = None) -> None:
@@ -59,6 +60,21 @@ def check_features(corpus: Corpus, *, items: slice = ALL, progress: Progress | N
             progress(done - first, last - first)
 
 
+def check_tokens(corpus: Corpus) -> None:
+    """Refuse tokens of captions, where a corpus has such, of which one is not finite in float32.
+
+    Raises:
+        ValueError: a caption has such a token; names it and the file.
+    """
+    if not isinstance(corpus, PrecomputedCorpus) or not corpus.has_tokens:
+        return
+    for begin in range(0, corpus.n_captions, _BLOCK_CAPTIONS):
+        tokens, _ = corpus.captions(slice(begin, begin + _BLOCK_CAPTIONS))
+        finite = np.isfinite(tokens.numpy()).all((1, 2))
+        if not finite.all():
+            raise ValueError(why_not_finite(corpus, 0, begin + int(finite.argmin())))
+
+
 def check_finite(scores: NDArray[np.floating], corpus: Corpus, *, first_caption: int = 0) -> None:
     """Refuse scores that are NaN or infinite.
 
@@ -78,15 +94,19 @@ def check_finite(scores: NDArray[np.floating], corpus: Corpus, *, first_caption:
     image, column = (int(place) for place in np.unravel_index(finite.argmin(), finite.shape))
     raise ValueError(
         f"image {image} has the score {scores[image, column]} with caption {first_caption + column}: "
-        f"{why_not_finite(corpus, image)}"
+        f"{why_not_finite(corpus, image, first_caption + column)}"
     )
 
 
-def why_not_finite(corpus: Corpus, image: int) -> str:
-    """What to say of an image of which a model made something that is no finite number.
+def why_not_finite(corpus: Corpus, image: int, caption: int | None = None) -> str:
+    """What to say of an image, and a caption, of which a model made something that is no finite number.
 
     Names the file and the row of its features, where the corpus is one of files.
     """
+    if caption is not None and isinstance(corpus, PrecomputedCorpus) and corpus.has_tokens:
+        stored = corpus.data.words
+        if not stored.is_finite(caption):
+            return f"{stored.path}: item {caption} has features that are not finite in float32"
     if isinstance(corpus, PrecomputedCorpus):
         row = int(corpus.data.feature_rows[image])
         place, finite = f"{corpus.data.stored.path}: item {row}", corpus.data.stored.is_finite(row)

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossret.data.scenes.grounding import Grounding
-from crossret.data.vocabulary import tokenize
 from crossret.explain.page.contents import Page, Pair
 from crossret.explain.page.pairs import UNSEEN, UNSHARED, notes_of, pair_of
 from crossret.explain.page.writing import page_html, write_page
 from crossret.explain.photographs import draw_maps
+from crossret.explain.rows import Rows
 from crossret.models.attention import AttentionMap
 from crossret.models.contributions import ScoreShares
 from crossret.models.encoded import Encoded
@@ -31,23 +30,24 @@ class Explanation:
 
     Attributes:
         caption: the caption.
-        maps: the model's attention, one entry a way of looking, each of one pair; word 0 is <start>.
+        rows: what the rows of maps and shares are that are of the caption: <start>, its words and <end>, or, of a model
+            that reads tokens, the words that these are of.
+        maps: the model's attention, one entry a way of looking, each of one pair.
         score: the pair's.
-        contributions: what the score is the sum of, of one pair as the maps are; word 0 is <start> here, too. None
-            where the model's score is no sum (VSE++, MHSAN, HAN's global matching).
+        contributions: what the score is the sum of, of one pair as the maps are. None where the model's score is no sum
+            (VSE++, MHSAN, HAN's global matching).
         boxes: (R, 4) float32 x0, y0, x1, y1 of the regions in pixels; None where they are a grid.
-        max_words: how many words the model reads; None is all.
         picture: the image's file, where it was one.
         boxes_in: the regions of a picture's file as the model's encoder crops and cuts it, in the place of ``boxes`` or
             of a grid over all of it; None where ``boxes`` were given, or pictures are read by no encoder.
     """
 
     caption: str
+    rows: Rows
     maps: tuple[AttentionMap, ...]
     score: float
     contributions: ScoreShares | None = None
     boxes: NDArray[np.float32] | None = None
-    max_words: int | None = None
     picture: Path | None = None
     boxes_in: Callable[[Path], NDArray[np.float32]] | None = field(default=None, repr=False, compare=False)
 
@@ -58,6 +58,7 @@ class Explanation:
         caption: Encoded,
         text: str,
         *,
+        spans: NDArray[np.int32] | None = None,
         boxes: NDArray[np.float32] | None = None,
         picture: Path | None = None,
         boxes_in: Callable[[Path], NDArray[np.float32]] | None = None,
@@ -66,6 +67,7 @@ class Explanation:
 
         Args:
             model: what encoded both; in evaluation mode meanwhile.
+            spans: (W, 2), of each token of the caption the characters of its word, where the model reads such.
             boxes, picture, boxes_in: as the attributes.
 
         Raises:
@@ -77,12 +79,13 @@ class Explanation:
             score = float(model.score(image, caption) if shares is None else shares.scores)
         if not np.isfinite(score):
             raise ValueError(f"the score of {text!r} with the image is {score}: are all features finite?")
-        return Explanation(text, maps, score, shares, boxes, model.config.max_words, picture, boxes_in)
+        rows = Rows.of(model.config, text, int(caption.lengths), spans)
+        return Explanation(text, rows, rows.merged(maps), score, rows.merged_shares(shares), boxes, picture, boxes_in)
 
     @property
     def words(self) -> list[str]:
         """The caption's words, as the model reads them."""
-        return tokenize(self.caption)[: self.max_words]
+        return list(self.rows.words)
 
     def draw(self, picture: str | os.PathLike[str], output: str | os.PathLike[str]) -> list[Path]:
         """Draw the attention over the picture, as SCAN Fig. 4.
@@ -102,7 +105,7 @@ class Explanation:
         if not self.maps:
             raise ValueError("the model does not attend over regions, there is nothing to draw")
         picture = Path(picture)
-        return draw_maps(self.maps, Grounding(self.words, {}), self._boxes_over(picture), picture, Path(output))
+        return draw_maps(self.maps, self.rows, {}, self._boxes_over(picture), picture, Path(output))
 
     def html(self, output: str | os.PathLike[str], picture: str | os.PathLike[str] | None = None) -> None:
         """Write one page that shows it: words that light up regions, and what the score is the sum of.
@@ -123,7 +126,7 @@ class Explanation:
 
     def pair(self, picture: Path | None, **more: Any) -> Pair:
         """It as a page shows it, over this picture or over nothing, with more of ``Pair``'s fields; as ``pair_of``."""
-        own = self.caption, self.words, self.maps, self.score, self.contributions, self._boxes_over(picture)
+        own = self.caption, self.rows.labels, self.maps, self.score, self.contributions, self._boxes_over(picture)
         return pair_of(*own, picture, **more)
 
     def _boxes_over(self, picture: Path | None) -> NDArray[np.float32] | None:

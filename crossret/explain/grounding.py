@@ -11,14 +11,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from crossret.data.corpus import Corpus
-from crossret.data.precomputed import PrecomputedDataset, boxes_path
-from crossret.data.scenes.grounding import Grounding, read_grounding
+from crossret.data.corpus import Corpus, PrecomputedCorpus
+from crossret.data.precomputed import boxes_path
+from crossret.data.scenes.grounding import read_grounding
 from crossret.data.scenes.layout import grounding_path, picture_path
 from crossret.data.vocabulary import tokenize
 from crossret.explain.photographs import draw_maps
 from crossret.explain.pointing import PointingGame, pointing_answers
+from crossret.explain.rows import Rows
 from crossret.files.directories import occupied
+from crossret.hyperparameters import ModelConfig
 from crossret.models.attention import AttentionMap
 from crossret.models.base import encoder_of, tokens_of
 from crossret.models.encoded import Encoded
@@ -34,11 +36,12 @@ class GroundedSplit:
     """A split of rendered scenes as a model encodes it, and what is true of it.
 
     Attributes:
-        images, captions: the encoded split; a caption is the words that the model reads between <start> and <end>.
+        images, captions: the encoded split.
         image_of_caption: (n_captions,) int64.
         pictures: the image files, in order.
         boxes: (n_images, R, 4) float32 x0, y0, x1, y1 of the regions in pixels.
-        grounding: one entry a caption, of the words that the model reads.
+        rows: what the rows of each caption are.
+        objects: of each the boxes of what its words name, by row.
     """
 
     images: Encoded
@@ -46,28 +49,30 @@ class GroundedSplit:
     image_of_caption: NDArray[np.int64]
     pictures: list[Path]
     boxes: NDArray[np.float32]
-    grounding: list[Grounding]
+    rows: list[Rows]
+    objects: list[dict[int, NDArray[np.float32]]]
 
     @classmethod
     def load(
         cls,
         directory: Path,
         split: str,
-        data: PrecomputedDataset,
+        corpus: PrecomputedCorpus,
         images: Encoded,
         captions: Encoded,
+        config: ModelConfig,
         *,
-        max_words: int | None = None,
         boxes: NDArray[np.float32] | None = None,
     ) -> GroundedSplit:
-        """Add to a split, read as ``data`` and encoded by a model of this ``max_words``, what ``render_scenes`` wrote.
+        """Add to a split, read as ``corpus`` and encoded by a model of this config, what ``render_scenes`` wrote.
 
         ``boxes`` are those of the regions where the data have none: of pictures, as ``boxes_of_tokens`` finds them.
 
         Raises:
             OSError: a file is missing or unreadable.
-            ValueError: a file is malformed or of another split; names the file.
+            ValueError: a file is malformed or of another split; names the file. As ``Rows.objects``.
         """
+        data = corpus.data
         boxes = data.boxes if boxes is None else boxes
         if boxes is None:
             raise FileNotFoundError(f"{boxes_path(directory, split)}: no such file, which rendered scenes have")
@@ -76,11 +81,12 @@ class GroundedSplit:
         if [truth.words for truth in grounding] != [tokenize(caption) for caption in data.captions]:
             raise ValueError(f"{grounding_file}: not the words of the captions of {split}")
         pictures = [picture_path(directory, split, image) for image in range(len(images))]
-        read = [truth.first(max_words) for truth in grounding]
-        return cls(images, captions, data.image_of_caption, pictures, boxes, read)
+        rows = [Rows.of_corpus(config, corpus, captions.lengths, caption) for caption in range(len(captions))]
+        objects = [own.objects(truth) for own, truth in zip(rows, grounding, strict=True)]
+        return cls(images, captions, data.image_of_caption, pictures, boxes, rows, objects)
 
     def attention(self, model: Matcher, captions: NDArray[np.int64]) -> tuple[AttentionMap, ...]:
-        """How the model looks at the images of these captions beside them, <start> and <end> included."""
+        """How the model looks at the images of these captions beside them, by rows of the encoded captions."""
         images = torch.from_numpy(self.image_of_caption[captions])
         return model.attention(self.images[images], self.captions[torch.from_numpy(captions)])
 
@@ -115,11 +121,11 @@ def play_pointing_game(model: Matcher, split: GroundedSplit) -> list[PointingGam
     Raises:
         ValueError: no caption names an object.
     """
-    if not any(truth.objects for truth in split.grounding):
+    if not any(split.objects):
         raise ValueError("no caption names an object: there is nothing to point at")
     sums: dict[tuple[str, str], NDArray[np.float64]] = {}
-    for start in range(0, len(split.grounding), _CAPTIONS):
-        captions = np.arange(start, min(start + _CAPTIONS, len(split.grounding)))
+    for start in range(0, len(split.rows), _CAPTIONS):
+        captions = np.arange(start, min(start + _CAPTIONS, len(split.rows)))
         for attention in split.attention(model, captions):
             for query, answers in _ask(split, captions, attention):
                 total = sums.setdefault((attention.name, query), np.zeros(5))
@@ -135,13 +141,13 @@ def _ask(
 ) -> Iterator[tuple[str, NDArray[np.float64]]]:
     """By query the answers (n, 4), as ``pointing_answers`` has them, to what these captions ask of a map."""
     strongest, regions = attention.strongest().cpu().numpy(), split.regions(captions, attention)
-    named = [split.grounding[caption].objects for caption in captions]
+    named = [split.objects[caption] for caption in captions]
     if attention.queries is None:
-        nouns = [(row, place) for row, objects in enumerate(named) for place in objects]
-        rows, places = np.array(nouns, dtype=np.int64).reshape(-1, 2).T
-        boxes = np.array([named[row][place] for row, place in nouns], np.float32).reshape(-1, 1, 4)
-        # Word 0 of an encoded caption is <start>.
-        yield "nouns", pointing_answers(strongest[rows, places + 1][:, None], regions[rows], boxes)[:, 0]
+        nouns = [(number, row) for number, objects in enumerate(named) for row in objects]
+        places = [(number, split.rows[captions[number]].first_token(row)) for number, row in nouns]
+        rows, tokens = np.array(places, dtype=np.int64).reshape(-1, 2).T
+        boxes = np.array([named[number][row] for number, row in nouns], np.float32).reshape(-1, 1, 4)
+        yield "nouns", pointing_answers(strongest[rows, tokens][:, None], regions[rows], boxes)[:, 0]
         return
     rows = np.array([row for row, objects in enumerate(named) if objects], np.int64)
     boxes = np.full((len(rows), max((len(named[row]) for row in rows), default=0), 4), np.nan, np.float32)
@@ -163,7 +169,7 @@ def spaced_captions(split: GroundedSplit, count: int) -> list[int]:
     chosen = []
     for image in np.linspace(0, len(split.images) - 1, min(count, len(split.images))).astype(int):
         own = np.flatnonzero(split.image_of_caption == image)
-        chosen.append(max(own.tolist(), key=lambda caption: len(split.grounding[caption].objects)))
+        chosen.append(max(own.tolist(), key=lambda caption: len(split.objects[caption])))
     return chosen
 
 
@@ -189,7 +195,9 @@ def draw_captions(
     with occupied(directory):
         for caption in captions:
             image = split.image_of_caption[caption]
-            maps, output = split.attention(model, np.array([caption])), directory / f"{caption:05d}.png"
-            drawn = draw_maps(maps, split.grounding[caption], split.boxes[image], split.pictures[image], output)
+            rows, output = split.rows[caption], directory / f"{caption:05d}.png"
+            maps = rows.merged(split.attention(model, np.array([caption])))
+            shown = rows, split.objects[caption], split.boxes[image], split.pictures[image]
+            drawn = draw_maps(maps, *shown, output)
             names += [path.name for path in drawn]
     return names

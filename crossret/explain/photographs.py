@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from crossret.data.boxes import grid_boxes
 from crossret.data.corpus import PrecomputedCorpus
 from crossret.data.pictures import find_pictures, read_picture
-from crossret.data.scenes.grounding import Grounding
-from crossret.data.vocabulary import tokenize
 from crossret.explain.pictures import Panel, draw_attention
 from crossret.explain.pointing import pointing_answers
+from crossret.explain.rows import Rows
 from crossret.files.directories import occupied
 from crossret.models.attention import AttentionMap
 from crossret.models.base import tokens_of
@@ -24,9 +23,14 @@ from crossret.search.items import evaluating
 
 
 def draw_maps(
-    maps: Sequence[AttentionMap], truth: Grounding, boxes: NDArray[np.float32] | None, picture: Path, output: Path
+    maps: Sequence[AttentionMap],
+    rows: Rows,
+    objects: Mapping[int, NDArray[np.float32]],
+    boxes: NDArray[np.float32] | None,
+    picture: Path,
+    output: Path,
 ) -> list[Path]:
-    """Draw what a model looks at in one picture, as ``Explanation.draw``, with the objects that the caption names."""
+    """Draw what a model looks at in one picture, as ``Explanation.draw``, with the boxes of what the rows name."""
     pixels, written = np.asarray(read_picture(picture)), []
     if boxes is None:
         count = max((attention.weights.shape[2] for attention in maps), default=0)
@@ -35,7 +39,7 @@ def draw_maps(
         own = boxes[: attention.weights.shape[2]]
         name = f"{output.stem}-{attention.name}{output.suffix}" if len(maps) > 1 else output.name
         written.append(output.with_name(name))
-        draw_attention(written[-1], pixels, own, *panels_of(attention, truth, own))
+        draw_attention(written[-1], pixels, own, *panels_of(attention, rows, objects, own))
     return written
 
 
@@ -77,30 +81,35 @@ def draw_photographs(
         encoded = model.encode_captions(batch.tokens.to(device), batch.lengths.to(device))
         for row, (caption, photograph) in enumerate(zip(captions, photographs, strict=True)):
             found = model.attention(images[row : row + 1], encoded[row : row + 1])
-            maps = tuple(attention.over_first(counts[row]) for attention in found)
+            read = Rows.of(model.config, data.captions[caption], int(encoded.lengths[row]), corpus.spans(caption))
+            maps = tuple(attention.over_first(counts[row]) for attention in read.merged(found))
             boxes = None if regions.boxes is None else regions.boxes[row, : counts[row]].cpu().numpy()
-            words = tokenize(data.captions[caption])[: model.config.max_words]
-            written = draw_maps(maps, Grounding(words, {}), boxes, photograph, Path(directory) / f"{caption:05d}.png")
+            written = draw_maps(maps, read, {}, boxes, photograph, Path(directory) / f"{caption:05d}.png")
             names += [path.name for path in written]
     return names
 
 
 def panels_of(
-    attention: AttentionMap, truth: Grounding, boxes: NDArray[np.float32]
+    attention: AttentionMap, rows: Rows, named: Mapping[int, NDArray[np.float32]], boxes: NDArray[np.float32]
 ) -> tuple[str, list[Panel], list[NDArray[np.float32]], str | None]:
     """What ``draw_attention`` shows of the map of one caption: title, panels, objects of the image, relevance."""
     weights, strongest = attention.weights[0].cpu().numpy(), attention.strongest()[0].cpu().numpy()
-    title = " ".join(truth.words)
-    # Word 0 of an encoded caption is <start>.
+    title = " ".join(rows.words)
     if attention.queries is None:
-        of_words = [[truth.objects[place]] if place in truth.objects else [] for place in range(len(truth.words))]
+        begin = rows.begin
+        of_words = [[named[row]] if row in named else [] for row in range(begin, rows.end)]
         assert attention.relevances is not None
         each = zip(
-            truth.words, weights[1:], strongest[1:], of_words, attention.relevances[0, 1:].tolist(), strict=False
+            rows.words,
+            weights[begin:],
+            strongest[begin:],
+            of_words,
+            attention.relevances[0, begin:].tolist(),
+            strict=False,
         )
         way = "of the region in red with its words" if attention.name == "i2t" else "of the word with what it looks at"
         return title, [Panel(*contents) for contents in each], [], f"cosine {way}"
-    objects = list(truth.objects.values())
+    objects = list(named.values())
     centred = [pointing_answers(strongest[None], boxes[None], box[None, None])[0, :, 2] for box in objects]
     panels = []
     for number, query in enumerate(attention.queries):
@@ -108,6 +117,6 @@ def panels_of(
         words = None
         if attention.word_weights is not None:
             shades = attention.word_weights[0, number].tolist()
-            words = list(zip(["<start>", *truth.words, "<end>"], shades, strict=False))
+            words = list(zip(rows.labels, shades, strict=False))
         panels.append(Panel(query, weights[number], strongest[number], looked_at, words=words))
     return title, panels, objects, None

@@ -56,12 +56,13 @@ def load_picture_encoder(name: str | os.PathLike[str], *, weights: bool = True) 
     )
 
 
-def load_text_encoder(name: str | os.PathLike[str]) -> TextEncoder:
+def load_text_encoder(name: str | os.PathLike[str], *, weights: bool = True) -> TextEncoder:
     """An encoder of texts, in float32 on the CPU: a text tower, any text encoder that transformers loads, or one
     of late interaction, which reads captions as queries.
 
     Args:
         name: as that of ``load_picture_encoder``.
+        weights: likewise.
 
     Raises:
         ValueError: there is none, transformers is missing, or it is no encoder of texts; names it.
@@ -69,4 +70,4 @@ def load_text_encoder(name: str | os.PathLike[str]) -> TextEncoder:
     known = os.fspath(name)
     if is_late_interaction(known):
         return LateInteractionTexts(known)
-    return HuggingFaceTexts(known, str(read_config(known).get("model_type")))
+    return HuggingFaceTexts(known, read_config(known), weights=weights)

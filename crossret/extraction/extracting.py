@@ -27,7 +27,7 @@ from crossret.data.precomputed import (
     ids_path,
     lengths_path,
     owners_path,
-    split_path,
+    words_path,
 )
 from crossret.extraction.grids import device_of
 from crossret.extraction.parts import Column, Part
@@ -40,7 +40,6 @@ from crossret.files.directories import occupied
 from crossret.files.features import VALUES
 
 _AHEAD = 2  # batches that are decoded while one is encoded
-_WORDS_DIRECTORY = "_words"
 
 Progress = Callable[[int, int], None]
 ProgressOf = Callable[[str], AbstractContextManager[Progress]]
@@ -112,7 +111,8 @@ def extract_pictures(
 
     And, where their numbers differ, ``_lengths.npy``; of captions ``_caps.txt`` and, where pictures differ in their
     number, ``_image_of_caption.npy``; with an encoder of texts ``{split}_words``, a directory of packed tokens of all
-    captions, ``values.npy`` and ``offsets.npy``.
+    captions, ``values.npy`` and ``offsets.npy``, with ``spans.npy``, (rows, 2) int32: the characters, from the first to
+    behind the last, of the word in the caption that a token is of or a part of; 0, 0 where that is not known.
 
     Pictures are those that ``captions`` names, in its order; else those of ``{split}_ids.txt``, where it is there,
     as ``crossret import-captions`` leaves it; else all, sorted by path.
@@ -142,7 +142,7 @@ def extract_pictures(
             begun; names the place.
     """
     how = options or Options()
-    part, words_directory = part_path(directory, split), split_path(directory, split, _WORDS_DIRECTORY)
+    part, words_directory = part_path(directory, split), words_path(directory, split)
     with occupied(directory):
         source = find_source(
             Path(pictures),
@@ -318,7 +318,7 @@ def _encode_captions(
     output: Path,
 ) -> None:
     """Encode the captions that are not done yet, batch by batch, and make a corpus of all."""
-    part = Part(directory, {"values": Column(texts.dim, options.dtype)})
+    part = Part(directory, {"values": Column(texts.dim, options.dtype), "spans": Column(2, "<i4")})
     progress(part.done, len(lines))
     with part.appending():
         for start in range(part.done, len(lines), options.batch_size):
@@ -326,9 +326,10 @@ def _encode_captions(
             with _computing(texts.module, options):
                 tokens = texts.encode_texts(batch)
             values = _cast(tokens, options, [f"caption {start + place + 1}" for place in range(len(batch))])
-            part.append(start + len(batch), tokens.lengths, {"values": values})
+            spans = np.zeros((len(values), 2), np.int32) if tokens.spans is None else tokens.spans
+            part.append(start + len(batch), tokens.lengths, {"values": values, "spans": spans})
             progress(start + len(batch), len(lines))
-    part.become_corpus("values", output)
+    part.become_corpus(output)
 
 
 @contextmanager

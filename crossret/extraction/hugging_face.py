@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import torch
@@ -118,6 +119,15 @@ def files_of(module: Any, processor: Any) -> dict[str, bytes]:
     """What ``save_pretrained`` of a model and of its image processor write, without weights, by the files' names."""
     texts = {"config.json": module.config.to_json_string(), "preprocessor_config.json": processor.to_json_string()}
     return {name: text.encode() for name, text in texts.items()}
+
+
+def files_of_texts(config: Mapping[str, Any], tokenizer: Any) -> dict[str, bytes]:
+    """A model's config.json and what ``save_pretrained`` of its tokenizer writes, by the files' names."""
+    with TemporaryDirectory() as directory:
+        tokenizer.save_pretrained(directory)
+        files = {path.name: path.read_bytes() for path in sorted(Path(directory).iterdir()) if path.is_file()}
+    plain = {name: value for name, value in config.items() if not name.startswith("_")}  # others tell where it was
+    return {**files, "config.json": json.dumps(plain, indent=1).encode()}
 
 
 def load_tokenizer(name: str) -> Any:

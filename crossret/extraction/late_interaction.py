@@ -22,7 +22,7 @@ from crossret.extraction.hugging_face import (
     read_json,
 )
 from crossret.extraction.placement import Placement, check_shape, placement_of
-from crossret.extraction.protocol import PictureEncoder, Tokens
+from crossret.extraction.protocol import PictureEncoder, TextEncoder, Tokens
 from crossret.extraction.tiles import cuts_tiles, tile_boxes, tiles_of
 from crossret.files import json as files_json
 
@@ -44,7 +44,7 @@ def is_late_interaction(name: str) -> bool:
     return any(kind == "HF_ColBERT" or kind.endswith("ForRetrieval") for kind in architectures)
 
 
-class LateInteractionTexts:
+class LateInteractionTexts(TextEncoder):
     """Vectors of texts by which MaxSim scores them: those that the model's mask keeps, with its prompts.
 
     Captions are queries: they have the model's prompt for queries and its expansion tokens, which are scored, too.

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossret.files.arrays import write_rows
-from crossret.files.features import OFFSETS, VALUES
+from crossret.files.features import OFFSETS
 from crossret.files.json import parse_json_object
 from crossret.files.naming import named_errors
 from crossret.files.regular import LARGEST_LINES, read_regular
@@ -140,13 +140,13 @@ class Part:
         self._write_header(name, (len(self.lengths), self.lengths[0], self.columns[name].width))
         os.replace(self._path(name), path)
 
-    def become_corpus(self, name: str, directory: Path) -> None:
-        """Make of the part, which has this column alone, a directory of packed items: values.npy, offsets.npy."""
-        self._write_header(name, (sum(self.lengths), self.columns[name].width))
+    def become_corpus(self, directory: Path) -> None:
+        """Make of the part a directory of packed items: a file a column, of which one is "values", and offsets.npy."""
+        for name, column in self.columns.items():
+            self._write_header(name, (sum(self.lengths), column.width))
         with write_rows(self.directory / OFFSETS, (), "<i8") as write:
             write(np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)]))
         (self.directory / _JOURNAL).unlink()
-        os.replace(self._path(name), self.directory / VALUES)
         os.replace(self.directory, directory)
 
     def _write_header(self, name: str, shape: tuple[int, ...]) -> None:

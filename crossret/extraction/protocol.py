@@ -6,8 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
@@ -25,15 +27,18 @@ class Tokens:
         lengths: how many rows each item has, each at least 1.
         boxes: (rows, 4) float32 on the CPU, x0, y0, x1, y1 of each token in the pixels of its own picture; None of
             texts.
+        spans: (rows, 2) int32, the characters of its own text, from the first to behind the last, of the word that each
+            token is of or a part of; 0, 0 where it is of none; None of pictures, and of texts where it is not known.
     """
 
     values: Tensor
     lengths: list[int]
     boxes: Tensor | None = None
+    spans: NDArray[np.int32] | None = None
 
 
-class PictureEncoder(ABC, Generic[Prepared]):
-    """Makes tokens of pictures.
+class Encoder(ABC):
+    """Makes tokens of pictures, or of texts.
 
     Attributes:
         name: what the user called it, by which errors begin.
@@ -50,7 +55,8 @@ class PictureEncoder(ABC, Generic[Prepared]):
         """What the tokens depend on besides the weights, as JSON has it."""
 
     def files(self) -> dict[str, bytes]:
-        """By name the files of a folder of which ``load_picture_encoder`` makes one like it, but for its weights.
+        """By name the files of a folder of which ``load_picture_encoder``, or ``load_text_encoder``, makes one like it,
+        but for its weights.
 
         Raises:
             ValueError: encoders of this kind are loaded with their weights alone.
@@ -73,6 +79,10 @@ class PictureEncoder(ABC, Generic[Prepared]):
             enable({"use_reentrant": False})
         except ValueError as error:
             raise ValueError(f"{self.name}: cannot compute activations again ({error})") from error
+
+
+class PictureEncoder(Encoder, Generic[Prepared]):
+    """Makes tokens of pictures."""
 
     def prepare_file(self, path: Path) -> Prepared:
         """The picture of a file as ``prepare`` makes it.
@@ -103,25 +113,40 @@ class PictureEncoder(ABC, Generic[Prepared]):
         return self.encode([self.prepare(picture) for picture in pictures])
 
 
-class TextEncoder(Protocol):
-    """Makes tokens of texts.
+@dataclass(frozen=True)
+class PreparedText:
+    """A text as an encoder reads it.
 
     Attributes:
-        name, dim, module: as those of ``PictureEncoder``.
+        ids: (n,) int64, the numbers of its pieces.
+        own: (n,) bool, which of them are no addition of the tokenizer: these become tokens.
+        spans: (own, 2) int32, as ``Tokens.spans``.
     """
 
-    name: str
-    dim: int
-    module: nn.Module
+    ids: NDArray[np.int64]
+    own: NDArray[np.bool_]
+    spans: NDArray[np.int32]
 
-    def settings(self) -> dict[str, Any]:
-        """As ``PictureEncoder.settings``."""
-        ...
 
+class TextEncoder(Encoder):
+    """Makes tokens of texts. One with ``files`` has ``prepare`` and ``encode``, too, and is trained with a model."""
+
+    def prepare(self, text: str) -> PreparedText:
+        """A text as the encoder reads it, on the CPU.
+
+        Raises:
+            ValueError: the tokenizer makes nothing of it; names it.
+        """
+        raise NotImplementedError
+
+    def encode(self, prepared: Sequence[PreparedText]) -> Tokens:
+        """Tokens of what ``prepare`` made, with gradients where torch has them on."""
+        raise NotImplementedError
+
+    @abstractmethod
     def encode_texts(self, texts: Sequence[str]) -> Tokens:
         """Tokens of texts, without padding and without what the tokenizer adds to every text.
 
         Raises:
             ValueError: a text has none; names it.
         """
-        ...

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from crossret import system
-from crossret.data.precomputed import PrecomputedDataset, captions_path, ids_path
+from crossret.data.precomputed import PrecomputedDataset, captions_path, ids_path, words_path
 from crossret.data.prepared import PictureFiles
 from crossret.extraction.protocol import PictureEncoder
 from crossret.extraction.sources import find_source, read_captions_of_pictures
@@ -85,6 +85,7 @@ class PictureSplit(PrecomputedDataset):
         self.image_of_caption = np.repeat(np.arange(self.n_images), [len(own) for own in source.captions])
         self.feature_rows = np.arange(self.n_images, dtype=np.int64)
         self.ids = source.ids
+        self.words_name, self._stored_captions = str(words_path(root, split)), self.n_captions
 
 
 class _Pictures(StoredItems):

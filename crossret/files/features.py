@@ -47,14 +47,22 @@ class StoredItems:
     def __len__(self) -> int:
         return len(self.values) if self.offsets is None else len(self.offsets) - 1
 
+    def rows(self, item: int) -> NDArray[np.floating]:
+        """The features of one item, as they are stored."""
+        if self.offsets is not None:
+            return self.values[self.offsets[item] : self.offsets[item + 1]]
+        return self.values[item][: None if self.lengths is None else self.lengths[item]]
+
+    def counts(self) -> NDArray[np.int64]:
+        """(n,) the rows of each item."""
+        if self.offsets is not None:
+            return np.diff(self.offsets)
+        return np.full(len(self), self.values.shape[1]) if self.lengths is None else self.lengths
+
     def is_finite(self, item: int) -> bool:
         """Whether float32 can hold all features of one item."""
-        if self.offsets is not None:
-            rows = self.values[self.offsets[item] : self.offsets[item + 1]]
-        else:
-            rows = self.values[item][: None if self.lengths is None else self.lengths[item]]
         with np.errstate(over="ignore", invalid="ignore"):
-            return bool(np.isfinite(rows.astype(np.float32)).all())
+            return bool(np.isfinite(self.rows(item).astype(np.float32)).all())
 
     @staticmethod
     def of_path(path: Path, lengths: Path | None = None) -> StoredItems:

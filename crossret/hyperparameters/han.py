@@ -19,7 +19,7 @@ class HanConfig(ModelConfig):
     """Hyper-parameters of HAN (Yu et al., SIGIR 2021); the defaults are the paper's with one layer.
 
     Attributes:
-        image_dim, vocabulary_size, max_words: as ``ModelConfig``.
+        image_dim, vocabulary_size, text_dim, max_words: as ``ModelConfig``.
         embed_dim: D, length of region and word embeddings.
         word_dim: length of a word's embedding, the GRU's input.
         text_encoder: "gru", bidirectional, or "transformer" (Table 7).
@@ -59,6 +59,9 @@ class HanConfig(ModelConfig):
     negatives: Literal["hardest", "sum", "softmax"] = option("softmax", "Negatives of the triplet loss.")
     p: float = option(8.0, "Order of the soft-max triplet loss.")
 
+    OF_WORDS: ClassVar[tuple[str, ...]] = (
+        *ModelConfig.OF_WORDS, "text_encoder", "transformer_layers", "transformer_heads",
+    )  # fmt: skip
     kind: ClassVar[str] = "han"
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         # Section 4.1 has p = 8 and one layer on Flickr30K, p = 4 and three layers on MS-COCO.
@@ -85,14 +88,15 @@ class HanConfig(ModelConfig):
             )
         if self.layers and self.embed_dim % self.heads:
             raise ValueError(f"heads must divide embed_dim: {self.heads} does not divide {self.embed_dim}")
-        if self.text_encoder == "transformer" and self.embed_dim % self.transformer_heads:
+        if self.text_dim is None and self.text_encoder == "transformer" and self.embed_dim % self.transformer_heads:
             raise ValueError(
                 f"transformer_heads must divide embed_dim: {self.transformer_heads} does not divide {self.embed_dim}"
             )
 
     @property
     def most_words(self) -> int:
-        return BERT_POSITIONS - 2 if self.text_encoder == "transformer" else super().most_words
+        of_words = self.text_dim is None and self.text_encoder == "transformer"
+        return BERT_POSITIONS - 2 if of_words else super().most_words
 
     def needed_regions(self) -> tuple[str, int]:
         return "clusters", self.clusters or 1

@@ -26,8 +26,8 @@ class MhsanConfig(ModelConfig):
     """Hyper-parameters of MHSAN (Park et al.); the defaults are the paper's ten heads.
 
     Attributes:
-        image_dim, vocabulary_size, max_words: as ``ModelConfig``; with a backbone, image_dim is the number of channels
-            of its feature map.
+        image_dim, vocabulary_size, text_dim, max_words: as ``ModelConfig``; with a backbone, image_dim is the number of
+            channels of its feature map.
         feature_dim: d, to which region features are mapped, and length of the text's states.
         embed_dim: d′, length of the joint embedding.
         word_dim: length of a word's embedding; the paper's are Skip-Thoughts' 620 numbers, which the published code
@@ -65,6 +65,7 @@ class MhsanConfig(ModelConfig):
     text_from_epoch: int = option(0, "Epochs before the text is trained.")
     image_from_epoch: int = option(0, "Epochs before the image is trained ahead of its projection.")
 
+    OF_WORDS: ClassVar[tuple[str, ...]] = (*ModelConfig.OF_WORDS, "text_layers", "bidirectional", "text_dropout")
     kind: ClassVar[str] = "mhsan"
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "f30k": {**_STAGES, "bidirectional": True},  # Table 2's footnote

@@ -29,9 +29,11 @@ class ModelConfig(Config):
 
     Attributes:
         image_dim: length of a region's feature.
-        vocabulary_size: number of words.
+        vocabulary_size: number of words; 0 of a model that reads tokens.
+        text_dim: length of a token of a caption, which a pretrained encoder of texts made; None of a model that reads
+            words, whose embeddings it learns.
         max_words: the model reads so many first words of a caption; None is all of them. <start> and <end> are not
-            counted, and are always read.
+            counted, and are always read. Of a model that reads tokens it counts these.
         freeze_words: whether the word embeddings stay as they start, from vectors that others trained or another model.
         loss: of the scores of a batch: "triplet", the paper's, by the fields ``OF_TRIPLETS``; "infonce", cross
             entropies of the softmaxes of rows and of columns, with a learnable temperature (CLIP); or "sigmoid", of
@@ -43,12 +45,15 @@ class ModelConfig(Config):
 
     image_dim: int = dataclasses.field(metadata={"size": True})
     vocabulary_size: int = dataclasses.field(metadata={"size": True})
+    text_dim: int | None = dataclasses.field(default=None, metadata={"size": True})
     max_words: int | None = option(None, "Read a caption's first words only.", size=True)
     freeze_words: bool = option(False, "Keep the word embeddings as they start.")
     loss: Loss = option("triplet", "Loss of the scores.")
 
     OF_TRIPLETS: ClassVar[tuple[str, ...]] = ("margin", "negatives", "p")
     """Fields of the triplet loss, as far as a model has them."""
+    OF_WORDS: ClassVar[tuple[str, ...]] = ("word_dim", "freeze_words")
+    """Fields of what reads words, which a model that reads tokens has not."""
     kind: ClassVar[str]
     """The model's name on the command line and in its files."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]]
@@ -74,7 +79,9 @@ class ModelConfig(Config):
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.metadata.get("size") and value is not None:
-                check_at_least(self, 1, field.name)
+                check_at_least(self, 0 if self.text_dim and field.name == "vocabulary_size" else 1, field.name)
+        if self.text_dim and self.vocabulary_size:
+            raise ValueError(f"vocabulary_size must be 0 where text_dim says tokens, not {self.vocabulary_size}")
 
     @classmethod
     def preset(cls: type[ConfigType], name: str, **fields: Any) -> ConfigType:
@@ -102,7 +109,8 @@ class ModelConfig(Config):
 
     def unused(self) -> list[str]:
         """The fields that make no difference to this model, because of what other fields say."""
-        return [] if self.loss == "triplet" else [name for name in self.OF_TRIPLETS if hasattr(self, name)]
+        unused = [] if self.loss == "triplet" else [name for name in self.OF_TRIPLETS if hasattr(self, name)]
+        return unused if self.text_dim is None else [*unused, *self.OF_WORDS]
 
     @classmethod
     def _check_preset(cls, name: str) -> None:

@@ -44,7 +44,7 @@ class OanConfig(ModelConfig):
     values. The figures are under benchmarks/results/ablations. Presets called "…_printed" have the printed values.
 
     Attributes:
-        image_dim, vocabulary_size, max_words: as ``ModelConfig``.
+        image_dim, vocabulary_size, text_dim, max_words: as ``ModelConfig``.
         embed_dim: D, length of region and word embeddings.
         word_dim: length of a word's embedding.
         text_encoder: "ngram", convolutions (Eqs. 1, 2), or "lstm", bidirectional (Table 2).
@@ -80,6 +80,7 @@ class OanConfig(ModelConfig):
     intra_margin: float = option(0.1, "Margin of the loss within a modality.")
     intra_weight: float = option(0.5, "Weight of the loss within a modality.")
 
+    OF_WORDS: ClassVar[tuple[str, ...]] = (*ModelConfig.OF_WORDS, "text_encoder")
     kind: ClassVar[str] = "oan"
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "f30k": _F30K,

@@ -25,7 +25,7 @@ class ScanConfig(ModelConfig):
     """Hyper-parameters of SCAN; the defaults are the paper's Text-Image AVG model.
 
     Attributes:
-        image_dim, vocabulary_size, max_words: as ``ModelConfig``.
+        image_dim, vocabulary_size, text_dim, max_words: as ``ModelConfig``.
         embed_dim: D, length of region and word embeddings and of the GRU's state.
         word_dim: length of a word's embedding, the GRU's input.
         bidirectional: bidirectional GRU, or a forward one (Table 4).
@@ -65,6 +65,7 @@ class ScanConfig(ModelConfig):
     margin: float = option(0.2, "Margin of the triplet loss.")
     negatives: Negatives = option("hardest", "Negatives of the triplet loss.")
 
+    OF_WORDS: ClassVar[tuple[str, ...]] = (*ModelConfig.OF_WORDS, "bidirectional")
     kind: ClassVar[str] = "scan"
     # "…_joint" have the settings of Table 1's and Table 2's ensembles, but train one model for both directions, over
     # shared encoders. The tables' rows are two models trained apart (Section 4.2), whose scores `crossret evaluate

@@ -190,7 +190,10 @@ def check_used(
     for name in config.unused():
         if name in given:
             remedies = [spell(*choice) for choice in _remedies(config, name)]
-            message = f"{spell(name, getattr(config, name))} makes no difference to this {config.kind}: leave it out"
+            reader = f"this {config.kind}"
+            if config.text_dim is not None and name in config.OF_WORDS:
+                reader += ", which reads tokens of captions"
+            message = f"{spell(name, getattr(config, name))} makes no difference to {reader}: leave it out"
             raise ValueError(f"{message}, or choose {' or '.join(remedies)}" if remedies else message)
 
 

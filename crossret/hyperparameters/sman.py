@@ -31,10 +31,10 @@ class SmanConfig(ModelConfig):
     """Hyper-parameters of SMAN (Ji et al.); the defaults are the paper's full model.
 
     Attributes:
-        image_dim, vocabulary_size, max_words: as ``ModelConfig``.
+        image_dim, vocabulary_size, text_dim, max_words: as ``ModelConfig``.
         embed_dim: length of every hidden vector: GRU and LSTM states, attention, the common space.
         word_dim: length of a word's embedding, the LSTM's input.
-        dropout: share of the input that training leaves out: of regions and of words' embeddings.
+        dropout: share of the input that training leaves out: of regions and of words' embeddings or tokens.
         location: whether v⁽⁰⁾ has the location memory beside the global one (Eqs. 3, 4).
         levels: 3, or 2 for the variants whose intra-modal attention is the last step (SMAN-IM, SMAN-IM-LOC).
         alpha: α of the fusion gate (Eq. 12); 1 keeps the other modality out (SMAN-SIM).

@@ -22,7 +22,7 @@ class VseConfig(ModelConfig):
     """Hyper-parameters of VSE++ (Faghri et al., 2018); the defaults are the paper's VSE++.
 
     Attributes:
-        image_dim, vocabulary_size, max_words: as ``ModelConfig``.
+        image_dim, vocabulary_size, text_dim, max_words: as ``ModelConfig``.
         embed_dim: D, length of the joint embedding and of the GRU's state.
         word_dim: length of a word's embedding, the GRU's input.
         text_layers: layers of the GRU.
@@ -45,6 +45,7 @@ class VseConfig(ModelConfig):
     margin: float = option(0.2, "Margin of the triplet loss.")
     negatives: Negatives = option("hardest", "Negatives of the triplet loss.")
 
+    OF_WORDS: ClassVar[tuple[str, ...]] = (*ModelConfig.OF_WORDS, "text_layers")
     kind: ClassVar[str] = "vse"
     # Of the paper's order embeddings the one that is trained as VSE++ is, Order++. Order0 (measure "order", use_abs,
     # margin 0.05, negatives "sum") has a learning rate of its own, 1e-3.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from crossret.data.batches import Batch, Regions, check_lengths
 from crossret.data.prepared import Prepared
 from crossret.distributed import Group, Share
-from crossret.encoders import PictureTokens, check_tokens, first_words
+from crossret.encoders import PictureTokens, TextTokens, check_tokens, first_words
 from crossret.hyperparameters import ModelConfig
 from crossret.losses import MatchingLoss
 from crossret.models.attention import AttentionMap
@@ -19,17 +19,23 @@ from crossret.models.contributions import ScoreShares
 from crossret.models.encoded import Encoded
 
 if TYPE_CHECKING:
-    from crossret.extraction.protocol import PictureEncoder
+    from crossret.extraction.protocol import Encoder, PictureEncoder, TextEncoder
+
+
+ENCODERS = ENCODER, TEXT_ENCODER = "encoder", "text_encoder"
+"""The parts of a model that are pretrained encoders, of pictures and of texts."""
 
 
 class Model(nn.Module):
     """A model whose two encoders know nothing of each other; see ``crossret.models.protocol.Matcher``.
 
-    A subclass has ``_images`` and ``_captions``, which encode checked input, and ``score``; its text encoder is
-    ``text``, with an ``nn.Embedding`` named ``embed``, and its ``matching_loss`` is all of its loss unless it has one.
+    A subclass has ``_images`` and ``_captions``, which encode checked input, and ``score``; what reads captions is
+    ``text``: of words with an ``nn.Embedding`` named ``embed``, of tokens a ``TokenEncoder``. Its ``matching_loss`` is
+    all of its loss unless it has one.
 
     Attributes:
         encoder: of pictures, which the model then takes for features; there is none before ``read_pictures_by``.
+        text_encoder: of texts, which it then takes for tokens; there is none before ``read_texts_by``.
     """
 
     kind: ClassVar[str]
@@ -37,6 +43,7 @@ class Model(nn.Module):
     """Whether it may be made with a module that turns pixels into regions, its parameter ``backbone``."""
     config: ModelConfig
     encoder: PictureTokens
+    text_encoder: TextTokens
     matching_loss: MatchingLoss
 
     def read_pictures_by(self, reader: PictureEncoder[Any]) -> None:
@@ -46,16 +53,27 @@ class Model(nn.Module):
             ValueError: the model has one, or a backbone, its ``image_dim`` is not the encoder's, or the encoder is of a
                 kind that a model's files cannot hold.
         """
-        for part in ("encoder", "backbone"):
-            if getattr(self, part, None) is not None:
-                raise ValueError(f"{reader.name}: the model has its own {part}")
-        if reader.dim != self.config.image_dim:
-            raise ValueError(
-                f"{reader.name}: its tokens have {reader.dim} numbers, but the model's image_dim is "
-                f"{self.config.image_dim}"
-            )
-        reader.files()  # which says where there are none
+        self._check_reader(reader, "image_dim", "encoder", "backbone")
         self.encoder = PictureTokens(reader)
+
+    def read_texts_by(self, reader: TextEncoder) -> None:
+        """Make an encoder's module a part of the model, ``text_encoder``: trained, moved and saved with it.
+
+        Raises:
+            ValueError: the model has one, its ``text_dim`` is not the encoder's, or the encoder is of a kind that a
+                model's files cannot hold.
+        """
+        self._check_reader(reader, "text_dim", TEXT_ENCODER)
+        self.text_encoder = TextTokens(reader)
+
+    def _check_reader(self, reader: Encoder, size: str, *parts: str) -> None:
+        for part in parts:
+            if getattr(self, part, None) is not None:
+                raise ValueError(f"{reader.name}: the model has its own {part.replace('_', ' ')}")
+        dim = getattr(self.config, size)
+        if reader.dim != dim:
+            raise ValueError(f"{reader.name}: its tokens have {reader.dim} numbers, but the model's {size} is {dim}")
+        reader.files()  # which says where there are none
 
     def encode_images(
         self, features: Tensor | Prepared, lengths: Tensor | None = None, boxes: Tensor | None = None
@@ -96,25 +114,42 @@ class Model(nn.Module):
             raise ValueError(f"boxes must have shape {(*features.shape[:2], 4)}, got {tuple(boxes.shape)}")
         return features, lengths, boxes
 
-    def encode_captions(self, tokens: Tensor, lengths: Tensor) -> Encoded:
+    def encode_captions(self, tokens: Tensor | Prepared, lengths: Tensor) -> Encoded:
         """Encode each word in the context of its caption, of a longer one the first ``config.max_words``.
 
         Args:
-            tokens: (n, W) int64 word numbers, <start> and <end> of each caption included.
-            lengths: (n,) int64, words in each caption, these two included.
+            tokens: (n, W) int64 word numbers, <start> and <end> of each caption included; of a model with a
+                ``config.text_dim`` (n, W, text_dim) floating point, what an encoder of texts made, or n texts, prepared
+                for the model's own.
+            lengths: (n,) int64, words or tokens in each caption, <start> and <end> included.
 
         Raises:
             TypeError, ValueError: a shape or dtype does not fit, a number is not in the vocabulary, or a length is not
-                in 1..W; names the argument and the place.
+                in 1..W; names the argument and the place. ValueError: texts, and the model has no encoder of them.
         """
-        check_tokens(tokens, self.config.vocabulary_size)
+        if isinstance(tokens, Prepared):
+            part = pretrained_parts(self).get(TEXT_ENCODER)
+            if part is None:
+                raise ValueError(f"tokens are texts, but this {self.kind} has no encoder to read them")
+            tokens = part(tokens)
+        assert isinstance(tokens, Tensor)
+        dim = self.config.text_dim
+        if dim is None:
+            check_tokens(tokens, self.config.vocabulary_size)
+        elif not tokens.is_floating_point():
+            raise TypeError(f"tokens must be floating point, got {tokens.dtype}")
+        elif tokens.dim() != 3 or tokens.shape[2] != dim:
+            raise ValueError(f"tokens must have shape (n, W, {dim}), got {tuple(tokens.shape)}")
         if not len(tokens):
             raise ValueError("tokens hold no captions")
         if lengths.shape != (len(tokens),):
             raise ValueError(f"lengths must have shape ({len(tokens)},), one a caption, got {tuple(lengths.shape)}")
         check_lengths(lengths, tokens.shape[1])
-        if self.config.max_words is not None:
-            tokens, lengths = first_words(tokens, lengths, self.config.max_words)
+        most = self.config.max_words
+        if most is not None and dim is None:
+            tokens, lengths = first_words(tokens, lengths, most)
+        elif most is not None:
+            tokens, lengths = tokens[:, :most], lengths.clamp(max=most)
         return self._captions(tokens, lengths)
 
     def forward(self, batch: Batch | Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -183,6 +218,17 @@ class Model(nn.Module):
 def encoder_of(model: Any) -> PictureTokens | None:
     """The encoder through which a model reads pictures, if it has one."""
     return getattr(model, "encoder", None)
+
+
+def text_reader_of(model: Any) -> TextEncoder | None:
+    """The encoder through which a model reads texts, if it has one."""
+    part = getattr(model, TEXT_ENCODER, None)
+    return None if part is None else part.reader
+
+
+def pretrained_parts(model: Any) -> dict[str, PictureTokens | TextTokens]:
+    """The encoders that a model has, by name."""
+    return {name: part for name in ENCODERS if (part := getattr(model, name, None)) is not None}
 
 
 def tokens_of(model: Any, regions: Regions) -> Regions:

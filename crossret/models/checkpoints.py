@@ -5,50 +5,51 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from crossret.data.vocabulary import Vocabulary
-from crossret.extraction.choosing import load_picture_encoder
+from crossret.extraction.choosing import load_picture_encoder, load_text_encoder
 from crossret.files.atomic import atomic_write
 from crossret.files.json import read_json_object
 from crossret.files.tensors import TensorType, digest_of_tensors, read_header, read_tensors, write_tensors
 from crossret.hyperparameters import ModelConfig
 from crossret.losses import matching_loss
-from crossret.models.base import encoder_of
+from crossret.models.base import ENCODER, TEXT_ENCODER, pretrained_parts
 from crossret.models.kinds import MODELS
 from crossret.models.protocol import Matcher
 from crossret.models.shapes import shapes_alone
 
 WEIGHTS, CONFIG, VOCABULARY = "model.safetensors", "config.json", "vocabulary.json"
 _BACKBONE = "backbone"  # the part of a model that is a module of the user's own
-_ENCODER = "encoder"  # likewise an encoder of pictures, and the folder of what it is
 _LOSS = "matching_loss."  # likewise, of the names of its loss's parameters
 _NAMED = 5  # tensors that an error names
 BEST = "best"  # in the directory of a training
 
 
-def save_model(model: Matcher, directory: str | os.PathLike[str], vocabulary: Vocabulary) -> None:
+def save_model(model: Matcher, directory: str | os.PathLike[str], vocabulary: Vocabulary | None) -> None:
     """Write a model into ``directory``, which is made if needed.
 
-    ``config.json`` has the hyper-parameters, ``vocabulary.json`` the words (the published code's format) and
+    ``config.json`` has the hyper-parameters, ``vocabulary.json`` the words (the published code's format), which a model
+    that reads tokens of captions has not, and
     ``model.safetensors`` the weights: what ``load_model`` reads; of a model with an encoder of pictures ``encoder`` has
-    what that is. The weights are replaced by one rename, and last;
+    what that is, of one of texts ``text_encoder``. The weights are replaced by one rename, and last;
     where there is another model, its weights go first, so that a kill leaves none of them with this one's words.
 
     Raises:
-        ValueError: the vocabulary is not as large as the model's.
+        ValueError: the vocabulary is not as large as the model's, or one of them has none.
         OSError: the directory cannot be written.
     """
     folder = Path(directory)
     check_vocabulary(model, vocabulary)
-    parts = {CONFIG: describe_model(model).encode(), VOCABULARY: vocabulary.to_json().encode()}
-    encoder = encoder_of(model)
-    if encoder is not None:
-        parts |= {f"{_ENCODER}/{name}": contents for name, contents in encoder.reader.files().items()}
+    parts = {CONFIG: describe_model(model).encode()}
+    if vocabulary is not None:
+        parts[VOCABULARY] = vocabulary.to_json().encode()
+    for part, encoder in pretrained_parts(model).items():
+        parts |= {f"{part}/{name}": contents for name, contents in encoder.reader.files().items()}
     for place in {(folder / name).parent for name in parts}:
         place.mkdir(parents=True, exist_ok=True)
     changed = [name for name, contents in parts.items() if not _holds(folder / name, contents)]
@@ -60,8 +61,10 @@ def save_model(model: Matcher, directory: str | os.PathLike[str], vocabulary: Vo
     write_tensors(folder / WEIGHTS, tensors_of(model), {"format": "pt"})
 
 
-def load_model(directory: str | os.PathLike[str], *, backbone: nn.Module | None = None) -> tuple[Any, Vocabulary]:
-    """Read what ``save_model`` wrote: (model in evaluation mode on the CPU, vocabulary).
+def load_model(
+    directory: str | os.PathLike[str], *, backbone: nn.Module | None = None
+) -> tuple[Any, Vocabulary | None]:
+    """Read what ``save_model`` wrote: (model in evaluation mode on the CPU, vocabulary; None where it reads tokens).
 
     Nothing is allocated before the names, shapes and dtypes of the tensors agree with the hyper-parameters.
 
@@ -85,10 +88,12 @@ def load_model(directory: str | os.PathLike[str], *, backbone: nn.Module | None 
     if backbone is not None and not MODELS[config.kind][1].takes_backbone:
         raise ValueError(f"{folder / CONFIG}: backbone was given, but {config.kind} takes none")
     model = _made(config, backbone)
-    if any(name.startswith(f"{_ENCODER}.") for name in found):
-        model.read_pictures_by(load_picture_encoder(folder / _ENCODER, weights=False))
+    if _has(ENCODER, found):
+        model.read_pictures_by(load_picture_encoder(folder / ENCODER, weights=False))
+    if _has(TEXT_ENCODER, found):
+        model.read_texts_by(load_text_encoder(folder / TEXT_ENCODER, weights=False))
     _check_backbone(path, found, backbone)
-    vocabulary = Vocabulary.load(folder / VOCABULARY)
+    vocabulary = None if config.text_dim is not None else Vocabulary.load(folder / VOCABULARY)
     try:
         check_vocabulary(model, vocabulary)
     except ValueError as error:
@@ -113,7 +118,7 @@ def model_directory(run: str | os.PathLike[str]) -> Path:
 def reads_pictures(directory: str | os.PathLike[str]) -> bool:
     """Whether a saved model has an encoder of pictures; False where there is no model."""
     path = Path(directory) / WEIGHTS
-    return path.exists() and any(name.startswith(f"{_ENCODER}.") for name in read_header(path)[0])
+    return path.exists() and _has(ENCODER, read_header(path)[0])
 
 
 def with_config(model: Matcher, config: ModelConfig, place: str) -> Any:
@@ -125,9 +130,8 @@ def with_config(model: Matcher, config: ModelConfig, place: str) -> Any:
         ValueError: the weights of ``model`` do not fit; names ``place``, where it is from, and the first such weight.
     """
     changed = _made(config, getattr(model, _BACKBONE, None))
-    encoder = encoder_of(model)
-    if encoder is not None:
-        changed.encoder = encoder
+    for part, encoder in pretrained_parts(model).items():
+        setattr(changed, part, encoder)
     weights, wanted = tensors_of(model), types_of(tensors_of(changed))
     if model.config.loss != config.loss:
         own = {name: name.rpartition(_LOSS)[2] for name in wanted if _LOSS in name}
@@ -164,16 +168,21 @@ def config_of(kind: Any, values: Any, path: Path) -> ModelConfig:
     return config
 
 
-def check_vocabulary(model: Matcher, vocabulary: Vocabulary) -> None:
-    """Raise a ValueError where the vocabulary is not as large as the model's."""
-    size = model.config.vocabulary_size
-    if len(vocabulary) != size:
+def check_vocabulary(model: Matcher, vocabulary: Vocabulary | None) -> None:
+    """Raise a ValueError where the vocabulary is not as large as the model's, or one of them has none."""
+    size, dim = model.config.vocabulary_size, model.config.text_dim
+    if vocabulary is None:
+        if dim is None:
+            raise ValueError(f"captions are tokens, but the model reads {size} words")
+    elif dim is not None:
+        raise ValueError(f"captions are words, but the model reads tokens of {dim} numbers")
+    elif len(vocabulary) != size:
         raise ValueError(f"the vocabulary has {len(vocabulary)} words, but the model was made for {size}")
 
 
-def digest(vocabulary: Vocabulary) -> str:
-    """A fingerprint of the words and their numbers."""
-    return hashlib.sha256("\n".join(vocabulary.idx2word).encode()).hexdigest()
+def digest(vocabulary: Vocabulary | None) -> str | None:
+    """A fingerprint of the words and their numbers, if there are any."""
+    return None if vocabulary is None else hashlib.sha256("\n".join(vocabulary.idx2word).encode()).hexdigest()
 
 
 def digest_of_weights(model: Matcher | nn.Module) -> str:
@@ -189,6 +198,10 @@ def tensors_of(model: Matcher | nn.Module) -> dict[str, Tensor]:
 def types_of(tensors: dict[str, Tensor]) -> dict[str, TensorType]:
     """Shape and dtype of each tensor."""
     return {name: TensorType.of(tensor) for name, tensor in tensors.items()}
+
+
+def _has(part: str, tensors: Iterable[str]) -> bool:
+    return any(name.startswith(f"{part}.") for name in tensors)
 
 
 def _holds(path: Path, contents: bytes) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from crossret.data.clustering import centres_of, cluster_regions
 from crossret.data.prepared import Prepared
-from crossret.encoders import RegionEncoder, TransformerEncoder, WordEncoder, xavier_linear
+from crossret.encoders import RegionEncoder, TokenEncoder, TransformerEncoder, WordEncoder, xavier_linear
 from crossret.hyperparameters import HanConfig
 from crossret.hyperparameters.han import BERT_POSITIONS
 from crossret.losses import matching_loss
@@ -30,6 +30,9 @@ class Han(Model):
     Of an encoded item ``sequences`` (n, L, D) are its regions or words, for global matching with the vector of the
     whole in front. ``vectors["cluster"]`` (n, R) int64 tells which centre stands for a region, where regions are
     clustered.
+
+    Of a ``text_dim`` tokens of captions pass a linear layer, as regions do, in the place of embedding and GRU or
+    transformer; the heterogeneous layers and the matching stay.
     """
 
     kind: ClassVar[str] = HanConfig.kind
@@ -40,17 +43,19 @@ class Han(Model):
         self.config = config
         self.image = RegionEncoder(config.image_dim, config.embed_dim, normalize=False)
         words = (config.vocabulary_size, config.word_dim, config.embed_dim)
-        self.text = (
-            WordEncoder(*words, normalize=False)
-            if config.text_encoder == "gru"
-            else TransformerEncoder(
+        self.text: nn.Module
+        if config.text_dim is not None:
+            self.text = TokenEncoder(config.text_dim, config.embed_dim)
+        elif config.text_encoder == "gru":
+            self.text = WordEncoder(*words, normalize=False)
+        else:
+            self.text = TransformerEncoder(
                 *words,
                 layers=config.transformer_layers,
                 heads=config.transformer_heads,
                 dropout=_BERT_DROPOUT,
                 longest=BERT_POSITIONS,
             )
-        )
         self.layers = nn.ModuleList(Layer(config.embed_dim) for _ in range(config.layers))
         if config.matching == "global":  # the tokens SEP of the image and CLS of the caption
             self.image_token = nn.Parameter(torch.empty(config.embed_dim).normal_(std=config.embed_dim**-0.5))

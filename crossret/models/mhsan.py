@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from crossret.data.prepared import Prepared
 from crossret.distributed import Share
-from crossret.encoders import SruEncoder, l2_normalize, xavier_linear
+from crossret.encoders import SruEncoder, TokenEncoder, l2_normalize, xavier_linear
 from crossret.hyperparameters import MhsanConfig
 from crossret.losses import DiversityLoss, matching_loss
 from crossret.models.attention import AttentionMap, paired
@@ -26,6 +26,9 @@ class Mhsan(Model):
 
     Of an encoded item ``sequences`` (n, L, r) are the weights of the r heads on its regions or words, and
     ``vectors["embedding"]`` (n, D) is what scores are made of.
+
+    Of a ``text_dim`` tokens of captions pass a linear layer to ``feature_dim``, as regions do, in the place of
+    embedding and SRUs; the heads of either side stay.
 
     Args:
         config: the hyper-parameters.
@@ -43,13 +46,17 @@ class Mhsan(Model):
         self.config = config
         self.backbone = backbone
         self.image = xavier_linear(config.image_dim, config.feature_dim)
-        self.text = SruEncoder(
-            config.vocabulary_size,
-            config.word_dim,
-            config.feature_dim,
-            layers=config.text_layers,
-            bidirectional=config.bidirectional,
-            dropout=config.text_dropout,
+        self.text = (
+            SruEncoder(
+                config.vocabulary_size,
+                config.word_dim,
+                config.feature_dim,
+                layers=config.text_layers,
+                bidirectional=config.bidirectional,
+                dropout=config.text_dropout,
+            )
+            if config.text_dim is None
+            else TokenEncoder(config.text_dim, config.feature_dim)
         )
         self.image_heads = SelfAttention(config, torch.relu)
         self.text_heads = SelfAttention(config, torch.tanh)
@@ -102,7 +109,7 @@ class Mhsan(Model):
             return False
         if parameter.startswith(("image_heads.project.", "matching_loss.")):
             return True
-        text = parameter.startswith(("text.", "text_heads."))
+        text = parameter.startswith(("text.", "text_encoder.", "text_heads."))
         return epoch >= (self.config.text_from_epoch if text else self.config.image_from_epoch)
 
     @torch.no_grad()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from crossret.distributed import Share
-from crossret.encoders import NgramEncoder, RegionEncoder, WordEncoder, l2_normalize
+from crossret.encoders import NgramEncoder, RegionEncoder, TokenEncoder, WordEncoder, l2_normalize
 from crossret.hyperparameters import OanConfig
 from crossret.losses import StructurePreservingLoss, matching_loss
 from crossret.models.attention import AttentionMap, paired, word_region_attention
@@ -26,6 +26,9 @@ class Oan(Model):
 
     Of an encoded item ``sequences`` (n, L, D) are its regions or words and ``vectors["heads"]`` (n, K, D) what its
     heads attend to, as unit vectors; without intra-modal attention K is 1 and it is their mean.
+
+    Of a ``text_dim`` tokens of captions pass a linear layer and tanh, as regions do (Eq. 3), in the place of embedding
+    and convolutions or LSTM; the attention between the sides and within either stays.
     """
 
     kind: ClassVar[str] = OanConfig.kind
@@ -36,11 +39,13 @@ class Oan(Model):
         self.config = config
         self.image = RegionEncoder(config.image_dim, config.embed_dim, activation="tanh", normalize=False)
         words = (config.vocabulary_size, config.word_dim, config.embed_dim)
-        self.text = (
-            NgramEncoder(*words)
-            if config.text_encoder == "ngram"
-            else WordEncoder(*words, cell="lstm", normalize=False)
-        )
+        self.text: nn.Module
+        if config.text_dim is not None:
+            self.text = TokenEncoder(config.text_dim, config.embed_dim, activation="tanh")
+        elif config.text_encoder == "ngram":
+            self.text = NgramEncoder(*words)
+        else:
+            self.text = WordEncoder(*words, cell="lstm", normalize=False)
         if config.intra_attention:
             self.image_heads = ContextHeads(config)
             self.text_heads = ContextHeads(config)

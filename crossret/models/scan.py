@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from crossret.encoders import RegionEncoder, WordEncoder
+from crossret.encoders import RegionEncoder, TokenEncoder, WordEncoder
 from crossret.hyperparameters import ScanConfig
 from crossret.losses import matching_loss
 from crossret.models.attention import AttentionMap, paired, word_region_attention
@@ -20,6 +20,9 @@ from crossret.scorers import CrossAttentionScorer, EnsembleScorer, SumMaxScorer
 class Scan(Model):
     """SCAN: regions by a linear layer, words by a GRU, compared by stacked cross attention.
 
+    Of a ``text_dim`` tokens of captions are mapped as regions are, by a linear layer in the place of embedding and GRU;
+    the attention between them and regions stays.
+
     Parameters: ``image.fc.*``, ``text.embed.weight`` and ``text.rnn.*``; behind ``image.`` and ``text.`` the names are
     those of SCAN's published checkpoints.
     """
@@ -31,12 +34,16 @@ class Scan(Model):
         super().__init__()
         self.config = config
         self.image = RegionEncoder(config.image_dim, config.embed_dim, normalize=config.image_norm)
-        self.text = WordEncoder(
-            config.vocabulary_size,
-            config.word_dim,
-            config.embed_dim,
-            bidirectional=config.bidirectional,
-            normalize=config.text_norm,
+        self.text = (
+            WordEncoder(
+                config.vocabulary_size,
+                config.word_dim,
+                config.embed_dim,
+                bidirectional=config.bidirectional,
+                normalize=config.text_norm,
+            )
+            if config.text_dim is None
+            else TokenEncoder(config.text_dim, config.embed_dim, normalize=config.text_norm)
         )
         self.scorer = _scorer(config)
         self.matching_loss = matching_loss(config)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from crossret.distributed import Share
-from crossret.encoders import WordEncoder, l2_normalize, xavier_linear
+from crossret.encoders import TokenEncoder, WordEncoder, l2_normalize, xavier_linear
 from crossret.hyperparameters import SmanConfig
 from crossret.losses import IntraPairLoss, matching_loss
 from crossret.models.attention import AttentionMap, paired
@@ -32,6 +32,9 @@ class Sman(Model):
 
     Of an encoded item ``sequences`` are an image's regions as they came (n, R, image_dim) or a caption's encoded words
     (n, W, D), and ``vectors["contexts"]`` (n, 2, D) the context vectors of levels 0 and 1.
+
+    Of a ``text_dim`` tokens of captions, with the dropout of words, pass a linear layer in the place of embedding and
+    LSTM (Eq. 1); the memories, the attention steps and the gate stay.
     """
 
     kind: ClassVar[str] = SmanConfig.kind
@@ -42,13 +45,17 @@ class Sman(Model):
         self.config = config
         self.dropout = nn.Dropout(config.dropout)
         self.image = VisualMemories(config)
-        self.text = WordEncoder(
-            config.vocabulary_size,
-            config.word_dim,
-            config.embed_dim,
-            cell="lstm",
-            normalize=False,
-            dropout=config.dropout,
+        self.text = (
+            WordEncoder(
+                config.vocabulary_size,
+                config.word_dim,
+                config.embed_dim,
+                cell="lstm",
+                normalize=False,
+                dropout=config.dropout,
+            )
+            if config.text_dim is None
+            else TokenEncoder(config.text_dim, config.embed_dim, dropout=config.dropout)
         )
         self.image_step = Attention(config.image_dim, config.embed_dim)
         self.text_step = Attention(config.embed_dim, config.embed_dim)

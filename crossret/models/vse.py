@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from crossret.encoders import RegionEncoder, WordEncoder, l2_normalize
+from crossret.encoders import RegionEncoder, TokenEncoder, WordEncoder, l2_normalize
 from crossret.hyperparameters import VseConfig
 from crossret.losses import matching_loss
 from crossret.models.base import Model, dot_products, mean_of_items
@@ -19,7 +19,8 @@ class Vse(Model):
     """VSE++: one vector an image and one a caption, compared by their cosine or by their order; nothing attends.
 
     The image's is a linear map of the mean of its regions: with one region an image, as VSE++ itself has it, of that.
-    The caption's is the state of a GRU at its last word. Of an encoded item ``sequences`` (n, 1, D) are this vector.
+    The caption's is the state of a GRU at its last word; of a ``text_dim`` it is a linear map of the mean of its
+    tokens, as the image's of its regions, without a GRU. Of an encoded item ``sequences`` (n, 1, D) are this vector.
 
     Parameters: ``image.fc.*``, ``text.embed.weight`` and ``text.rnn.*``; behind ``image.`` and ``text.`` the names are
     those of VSE++'s published checkpoints.
@@ -32,13 +33,17 @@ class Vse(Model):
         super().__init__()
         self.config = config
         self.image = RegionEncoder(config.image_dim, config.embed_dim, normalize=config.image_norm)
-        self.text = WordEncoder(
-            config.vocabulary_size,
-            config.word_dim,
-            config.embed_dim,
-            bidirectional=False,
-            normalize=False,
-            layers=config.text_layers,
+        self.text = (
+            WordEncoder(
+                config.vocabulary_size,
+                config.word_dim,
+                config.embed_dim,
+                bidirectional=False,
+                normalize=False,
+                layers=config.text_layers,
+            )
+            if config.text_dim is None
+            else TokenEncoder(config.text_dim, config.embed_dim)
         )
         self.matching_loss = matching_loss(config)
 
@@ -47,7 +52,11 @@ class Vse(Model):
 
     def _captions(self, tokens: Tensor, lengths: Tensor) -> Encoded:
         states = self.text(tokens, lengths)
-        return self._encoded(l2_normalize(states[torch.arange(len(states), device=states.device), lengths - 1]))
+        if self.config.text_dim is None:
+            states = states[torch.arange(len(states), device=states.device), lengths - 1]
+        else:
+            states = mean_of_items(states, lengths)
+        return self._encoded(l2_normalize(states))
 
     def _encoded(self, vectors: Tensor) -> Encoded:
         """Of vectors (n, D), which become absolute values behind their normalisation."""

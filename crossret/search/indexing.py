@@ -28,6 +28,7 @@ from crossret.files.features import OFFSETS, VALUES, StoredItems
 from crossret.files.json import write_json
 from crossret.files.shards import SHARDS, StoredShards
 from crossret.models import Encoded, Matcher, save_model
+from crossret.models.base import text_reader_of
 from crossret.picture_index import (
     MODEL_DIRECTORY,
     Encoder,
@@ -111,6 +112,11 @@ def update_index(
     place, how = Path(directory), options or Options()
     if model is None:
         load_text_encoder(encoder.name)  # which the pictures are searched by
+    elif vocabulary is None and text_reader_of(model) is None:
+        raise ValueError(
+            f"this {model.kind} reads tokens of captions, so that no text finds pictures by it: "
+            "`crossret train --text-encoder` trains one that reads texts"
+        )
     elif model.config.image_dim != encoder.dim:
         raise ValueError(
             f"{encoder.name}: tokens of {encoder.dim} numbers, but the model's image_dim is {model.config.image_dim}"
@@ -166,7 +172,6 @@ class _Index:
         else:
             shutil.rmtree(place / MODEL_DIRECTORY, ignore_errors=True)  # of a call that was killed
             if model is not None:
-                assert vocabulary is not None
                 with new_directory(place / MODEL_DIRECTORY) as made:
                     save_model(model, made, vocabulary)
             own.write(place)

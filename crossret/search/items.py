@@ -8,9 +8,10 @@ from contextlib import contextmanager
 
 import torch
 
-from crossret.data.batches import pad_tokens
+from crossret.data.batches import read_texts
 from crossret.data.corpus import PrecomputedCorpus
 from crossret.data.vocabulary import Vocabulary
+from crossret.models.base import text_reader_of
 from crossret.models.encoded import Encoded
 from crossret.models.protocol import Matcher
 from crossret_kernels.extending import Chosen, ItemBlocks, release_pages
@@ -30,16 +31,22 @@ def evaluating(model: Matcher) -> Iterator[None]:
         model.train(was_training)
 
 
-def encode_texts(model: Matcher, captions: Sequence[str], vocabulary: Vocabulary) -> Encoded:
+def encode_texts(model: Matcher, captions: Sequence[str], vocabulary: Vocabulary | None) -> Encoded:
     """Captions by a model of this vocabulary, kept together.
 
     Raises:
-        ValueError: there are none, or one is not one for ``tokenize``.
+        ValueError: there are none, or one is not one for ``tokenize``; the model reads tokens, and no texts.
     """
+    read = read_texts(captions, vocabulary, text_reader_of(model))
+    if read is None:
+        raise ValueError(
+            f"this {model.kind} reads tokens of captions and has no encoder that makes them of a text: "
+            "`crossret train --text-encoder` trains a model that has"
+        )
     device = next(model.parameters()).device
     parts = []
     for run in _runs(len(captions), BATCH):
-        tokens, lengths = pad_tokens([vocabulary.encode(caption) for caption in captions[run]])
+        tokens, lengths = read.padded(range(len(captions))[run])
         parts.append(model.encode_captions(tokens.to(device), lengths.to(device)))
     return Encoded.concat(parts)
 
@@ -104,9 +111,9 @@ class EncodedCaptions(_InBatches):
         return self.corpus.n_captions
 
     def __getitem__(self, run: slice | Chosen) -> Encoded:
-        texts = self.corpus.data.captions
-        some = texts[run] if isinstance(run, slice) else [texts[item] for item in run]
-        return encode_texts(self.model, some, self.corpus.vocabulary)
+        tokens, lengths = self.corpus.captions(run)
+        device = next(self.model.parameters()).device
+        return self.model.encode_captions(tokens.to(device), lengths.to(device))
 
 
 class KeptItems(_InBatches):

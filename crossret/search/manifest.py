@@ -91,9 +91,9 @@ class Manifest:
         # What scores take has one form on both sides, but for regions that are kept as they came.
         device = next(model.parameters()).device
         with evaluating(model):
-            item = model.encode_captions(
-                torch.zeros(1, 2, dtype=torch.int64, device=device), torch.tensor([2]).to(device)
-            )
+            size = model.config.text_dim
+            word = torch.zeros(1, 2, dtype=torch.int64) if size is None else torch.zeros(1, 2, size)
+            item = model.encode_captions(word.to(device), torch.tensor([2]).to(device))
         kept = self.side == IMAGES and self.config.keeps_regions
         wanted = model.config.image_dim if kept else item.sequences.size(2)
         shapes = {name: tuple(vector.shape[1:]) for name, vector in item.vectors.items()}

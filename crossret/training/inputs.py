@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from crossret.data.corpus import Corpus, PrecomputedCorpus
 from crossret.data.held import bytes_of
 from crossret.distributed import Group, Share
-from crossret.evaluation.finiteness import check_features
+from crossret.evaluation.finiteness import check_features, check_tokens
 from crossret.hyperparameters import TrainingConfig
 from crossret.terminal import progress_bar
 
@@ -24,7 +24,7 @@ class PartialStatistics(UserWarning):
 
 
 def check_all_features(corpora: Sequence[Corpus], group: Group, *, progress: bool) -> None:
-    """As ``check_features``, by all ranks, each of which reads its share of the images.
+    """As ``check_features``, by all ranks, each of which reads its share of the images, and as ``check_tokens``.
 
     Args:
         corpora: the same on every rank.
@@ -40,6 +40,8 @@ def check_all_features(corpora: Sequence[Corpus], group: Group, *, progress: boo
         try:
             with progress_bar("reading features") if progress else nullcontext() as show:
                 check_features(corpus, items=share.encoded_rows, progress=show)
+            if group.is_first:
+                check_tokens(corpus)
         except ValueError as error:
             found = found or str(error)
     wrong = next((message for message in group.values(found) if message is not None), None)

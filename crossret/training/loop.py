@@ -18,10 +18,11 @@ from torch import Tensor
 from crossret.data.batches import Batch, prefetched
 from crossret.data.corpus import Corpus, PrecomputedCorpus, check_boxes_agree, check_readable, corpus_for
 from crossret.distributed import Group, RankLost, Share
+from crossret.encoders import identity_of
 from crossret.evaluation import RetrievalMetrics
 from crossret.files.directories import occupied
 from crossret.hyperparameters import TrainingConfig
-from crossret.models.base import encoder_of
+from crossret.models.base import pretrained_parts
 from crossret.models.checkpoints import BEST, check_vocabulary, describe_model, digest, save_model, tensors_of
 from crossret.models.protocol import Matcher
 from crossret.terminal import progress_bar
@@ -80,7 +81,7 @@ def train(
 
     Args:
         model: a freshly made model; on resuming its weights are replaced by the checkpoint's.
-        train_data, dev_data: images and captions, of the same vocabulary.
+        train_data, dev_data: images and captions, of the same vocabulary, or tokens of captions.
         config: how to train. On resuming, epochs, patience, log_every, checkpoint_every and encode_chunk may differ
             from before, but for the epochs of a cosine.
         resume: go on from the checkpoint in ``out_dir``; a finished training returns at once.
@@ -270,11 +271,10 @@ class _Run:
     def _identity(self) -> dict[str, Any]:
         """What must not change between a checkpoint and its resumption."""
         description, schedule = json.loads(describe_model(self.model)), json.loads(self.config.to_json())
-        encoder = encoder_of(self.model)
         return {
             "model": description["model"],
             **{f"the model's {name}": value for name, value in description["config"].items()},
-            **({} if encoder is None else encoder.identity()),
+            **identity_of(pretrained_parts(self.model)),
             "vocabulary": digest(self.train_data.vocabulary),
             "training captions": self.train_data.n_captions,
             "training images": self.train_data.n_images,

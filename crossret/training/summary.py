@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import torch
 
-from crossret.data.corpus import Corpus, may_read_boxes
+from crossret.data.corpus import Corpus, PrecomputedCorpus, may_read_boxes
 from crossret.data.vocabulary import Vocabulary
 from crossret.hyperparameters import ModelConfig, TrainingConfig
+from crossret.models.base import TEXT_ENCODER, pretrained_parts
 from crossret.models.protocol import Matcher
 from crossret.training.callbacks import Start
 from crossret.training.state import Machine
@@ -30,7 +31,7 @@ def facts_of(
     Args:
         start: as callbacks are told.
         train_data, dev_data: as ``train`` gets them.
-        counts: how often each word that the model reads occurs in the training captions.
+        counts: how often each word that the model reads occurs in the training captions; none where it reads tokens.
         ranks: processes that train together.
         dev_images: how many the development split has, where ``dev_data`` may be its first.
     """
@@ -43,7 +44,7 @@ def facts_of(
     return {
         "to train": _size(train_data),
         "to choose": f"{_size(dev_data, dev_images)}, by the highest {_MERITS[config.select_by]}",
-        "words": _words(train_data.vocabulary, counts),
+        **_captions(model, train_data, counts),
         **_order(model.config, train_data),
         **_features(start, device),
         "model": f"{model.kind}, {count_learnt(model, config):,} parameters to learn",
@@ -64,6 +65,16 @@ def count_learnt(model: Matcher, config: TrainingConfig) -> int:
 def _size(data: Corpus, of: int | None = None) -> str:
     images = f"{data.n_images:,}" if of in (None, data.n_images) else f"the first {data.n_images:,} of {of:,}"
     return f"{images} images with {data.n_captions:,} captions"
+
+
+def _captions(model: Matcher, data: Corpus, counts: Mapping[str, int]) -> dict[str, str]:
+    """What is read of the captions: words or tokens."""
+    if data.vocabulary is not None:
+        return {"words": _words(data.vocabulary, counts)}
+    if (part := pretrained_parts(model).get(TEXT_ENCODER)) is not None:
+        return {"captions": f"texts, read by {part.reader.name}, {'which is trained' if part.is_trained else 'frozen'}"}
+    name = data.data.words_name if isinstance(data, PrecomputedCorpus) else data.name
+    return {"captions": f"tokens of {model.config.text_dim:,} numbers, {name}"}
 
 
 def _words(vocabulary: Vocabulary, counts: Mapping[str, int]) -> str:

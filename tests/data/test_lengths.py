@@ -93,7 +93,7 @@ def test_training_is_that_of_data_with_more_padding(data: Path, tmp_path: Path, 
 
 
 def test_other_lengths_are_other_data(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crossret.data.corpus._SAMPLED_IMAGES", 2)  # the first and the last
+    monkeypatch.setattr("crossret.data.corpus._SAMPLED", 2)  # the first and the last
     before = corpus_of(data).fingerprint()
     np.save(data / "test_lengths.npy", np.array([3, 5, 1, 4]))
     assert corpus_of(data).fingerprint() != before

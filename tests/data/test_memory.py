@@ -88,3 +88,27 @@ def test_a_loader_makes_its_batches() -> None:
 def test_what_does_not_fit_is_named(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         InMemoryCorpus(**{"features": FEATURES, "captions": CAPTIONS, **arguments})
+
+
+def test_tokens_in_the_place_of_words(tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    tokens = [random.standard_normal((length, 3)).astype(np.float32) for length in random.integers(1, 5, len(CAPTIONS))]
+    corpus = InMemoryCorpus(FEATURES, CAPTIONS, tokens=tokens)
+    assert corpus.vocabulary is None and corpus.text_dim == 3 and corpus.spans(0) is None
+    batch = corpus.batch([7, 2])
+    assert batch.lengths.tolist() == [len(tokens[7]), len(tokens[2])]
+    for row, caption in enumerate((7, 2)):
+        np.testing.assert_array_equal(batch.tokens[row, : len(tokens[caption])], tokens[caption])
+    trained = Scan(ScanConfig(image_dim=5, vocabulary_size=0, text_dim=3, embed_dim=8))
+    config = TrainingConfig(epochs=1, decay_epochs=(), batch_size=10)
+    train(trained, corpus, corpus, config, tmp_path, progress=False)
+    wrong = Scan(ScanConfig(image_dim=5, vocabulary_size=0, text_dim=4, embed_dim=8))
+    with pytest.raises(ValueError, match="corpus: tokens: tokens of captions have 3 numbers, but the model's text_dim"):
+        encode_dataset(wrong, corpus)
+    for given, message in (
+        (tokens[1:], "29 arrays of 30 captions"),
+        ([*tokens[:-1], np.zeros((0, 3), np.float32)], r"tokens\[29\] must have shape \(W, 3\)"),
+        ([*tokens[:-1], np.zeros((2, 4), np.float32)], r"tokens\[29\] must have shape \(W, 3\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            InMemoryCorpus(FEATURES, CAPTIONS, tokens=given)

@@ -12,9 +12,10 @@ from PIL import Image
 
 import crossret.explain.grounding
 import crossret.explain.photographs
-from crossret.data import PrecomputedDataset
+from crossret.data import PrecomputedCorpus, PrecomputedDataset, Vocabulary
 from crossret.explain.grounding import GroundedSplit, draw_captions, play_pointing_game, spaced_captions
 from crossret.explain.pointing import PointingGame
+from crossret.hyperparameters import ScanConfig
 from crossret.models.attention import AttentionMap, word_region_attention
 from crossret.models.encoded import Encoded
 from crossret.scorers import CrossAttentionScorer
@@ -76,7 +77,8 @@ def load(directory: Path, max_words: int | None = None) -> GroundedSplit:
     looks = looks if max_words is None else [*looks[: max_words + 1], looks[-1]]
     words = vectors[looks].expand(data.n_captions, -1, -1)
     captions = Encoded(words, torch.tensor([len(looks)] * data.n_captions))
-    return GroundedSplit.load(directory, "test", data, images, captions, max_words=max_words)
+    config = ScanConfig(image_dim=4, vocabulary_size=4, max_words=max_words)
+    return GroundedSplit.load(directory, "test", PrecomputedCorpus(data, Vocabulary()), images, captions, config)
 
 
 def load_five(directory: Path, *named: list[list[object]]) -> GroundedSplit:
@@ -95,7 +97,7 @@ def test_nouns_that_look_at_their_objects_all_hit(directory: Path) -> None:
 def test_words_that_a_model_does_not_read_are_not_asked(directory: Path) -> None:
     """Of "dog by cat" the cat, at whose place <end> stands."""
     split = load(directory, max_words=2)
-    assert split.grounding[0].words == ["dog", "by"]
+    assert split.rows[0].words == ("dog", "by")
     (game,) = play_pointing_game(Words("t2i"), split)
     assert (game.asked, game.accuracy) == (1, 1.0)
 

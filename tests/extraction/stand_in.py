@@ -13,11 +13,11 @@ import torch
 from PIL import Image
 from torch import nn
 
-from crossret.extraction import PictureEncoder, Tokens, read_captions_of_pictures
+from crossret.extraction import PictureEncoder, TextEncoder, Tokens, read_captions_of_pictures
 from crossret.extraction.extracting import Extracted, Options, extract_pictures
 
 
-class Columns(PictureEncoder[np.ndarray]):
+class Columns(PictureEncoder[np.ndarray], TextEncoder):  # type: ignore[misc]
     """A token a column of ten pixels: its mean colour and a number of it.
 
     Args:

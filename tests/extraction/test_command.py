@@ -51,13 +51,19 @@ def test_from_pictures_to_attention_on_them(
     assert own.boxes is not None and rendered.boxes is not None
     assert own.boxes.max() == own.boxes[0, -1, 2] >= rendered.boxes.max()
 
-    assert crossret("train", data, "--output", run, "--epochs", "1", *TINY) == 0
+    on_words = ["--output", run, "--captions", "words", "--epochs", "1"]
+    assert crossret("train", data, *on_words, *TINY) == 0
     assert crossret("search", run, data, "--split", "test", "--caption", "a red circle", "-k", "2") == 0
     assert "00000" in crossret.out or "00001" in crossret.out or "00002" in crossret.out or "00003" in crossret.out
     drawn = tmp_path / "drawn"
     photographs = scenes / "images" / "test"
     assert crossret("explain", run, data, "--photographs", photographs, "--draw", "1", "--output", drawn) == 0
     assert [path.name for path in drawn.iterdir()] == ["00000.png"]
+    on_tokens = ["--output", tmp_path / "tokens", "--epochs", "1", "--set", "embed_dim=8", "--batch-size", "16"]
+    assert crossret("train", data, *on_tokens) == 0, crossret.err
+    options = ["--photographs", photographs, "--draw", "1", "--output", tmp_path / "drawn of tokens"]
+    assert crossret("explain", tmp_path / "tokens", data, *options) == 0, crossret.err
+    assert [path.name for path in (tmp_path / "drawn of tokens").iterdir()] == ["00000.png"]
     # Both towers are as wide here, so that tokens are scored as they are.
     scores = tmp_path / "scores.npy"
     sides = ["--regions", data / "test_ims.npy", "--words", data / "test_words"]

@@ -62,7 +62,7 @@ def test_an_unknown_preset_is_an_error_and_every_option_says_what_it_is(config: 
         with pytest.raises(ValueError, match=rf"preset must be one of {next(iter(config.presets))}, .*, not 'vg'"):
             make("vg")
     for field in fields(config):
-        assert field.name in (*SIZES, "spatial_order") or field.metadata["help"].endswith(".")
+        assert field.name in (*SIZES, "text_dim", "spatial_order") or field.metadata["help"].endswith(".")
 
 
 def test_every_direction_of_scan_has_a_preset() -> None:
@@ -127,3 +127,18 @@ EVERY: list[tuple[dict[str, Any], str]] = [
 def test_a_field_out_of_range_is_named(kind: str, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         MODEL_CONFIGS[kind](**{**SIZES, **changed})
+
+
+@pytest.mark.parametrize("kind", MODEL_CONFIGS)
+def test_a_model_reads_words_or_tokens(kind: str) -> None:
+    config = MODEL_CONFIGS[kind]
+    tokens = config(image_dim=8, vocabulary_size=0, text_dim=16)
+    assert {"word_dim", "freeze_words"} <= set(tokens.unused())
+    assert "word_dim" not in config(**SIZES).unused()
+    assert config.from_json(tokens.to_json()) == tokens
+    with pytest.raises(ValueError, match="vocabulary_size must be at least 1, not 0"):
+        config(image_dim=8, vocabulary_size=0)
+    with pytest.raises(ValueError, match="vocabulary_size must be 0 where text_dim says tokens, not 3"):
+        config(image_dim=8, vocabulary_size=3, text_dim=16)
+    with pytest.raises(ValueError, match="text_dim must be at least 1, not 0"):
+        config(image_dim=8, vocabulary_size=3, text_dim=0)

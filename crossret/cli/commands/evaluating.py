@@ -219,8 +219,9 @@ class _Model:
     def _play(self, scenes: Path, split: str, images: Encoded, captions: Encoded) -> None:
         from crossret.explain.grounding import GroundedSplit, boxes_of_tokens, play_pointing_game
 
-        boxes, most = boxes_of_tokens(self._model, self._corpus), self._model.config.max_words
-        grounded = GroundedSplit.load(scenes, split, self._corpus.data, images, captions, max_words=most, boxes=boxes)
+        model, corpus = self._model, self._corpus
+        boxes = boxes_of_tokens(model, corpus)
+        grounded = GroundedSplit.load(scenes, split, corpus, images, captions, model.config, boxes=boxes)
         self.games = play_pointing_game(self._model, grounded)
         self.figures["pointing_game"] = [asdict(game) for game in self.games]
 

@@ -119,7 +119,7 @@ def explain(
         raise ValueError(f"{run}: reads pictures: --photographs draws where it looks, and there is no pointing game")
     with warnings_as_lines(), progress_bar("encoding") as progress:
         encoded = encode_dataset(model, corpus, progress=progress)
-    grounded = GroundedSplit.load(data, split, corpus.data, *encoded, max_words=model.config.max_words)
+    grounded = GroundedSplit.load(data, split, corpus, *encoded, model.config)
     games = play_pointing_game(model, grounded)
     if not games:
         raise ValueError(f"{run}: this {model.kind} model does not attend over regions, there is nothing to show")

@@ -50,7 +50,7 @@ def extract(
         int | None, option("Take the first so many of each; by default all.", min=1)
     ] = None,
     text_encoder: Annotated[
-        str | None, option("A text encoder, likewise: writes tokens of the captions, SPLIT_words.")
+        str | None, option("A text encoder, likewise: writes tokens of the captions, SPLIT_words, which `train` reads.")
     ] = None,
     batch_size: BatchSize = 32,
     workers: Workers = None,

@@ -296,7 +296,8 @@ def _of_model(run: Path, directory: Path, split: str | None, device: str | None,
     else:
         name = "test" if split is None else split
         model, data = load_trained(run, directory, name, device)
-        vocabulary, source = data.vocabulary, SplitSource(model, data)
+        vocabulary = data.vocabulary
+        source = SplitSource(model, data)
     queries: EncodedSide
     labels: list[dict[str, Any]] | None = None
     if asked == "image":
@@ -409,7 +410,7 @@ def _sides(asked: str, path: Path, directory: Path) -> tuple[str, str]:
     return side, OTHER[side]
 
 
-def _texts(asked: str, given: Any, config: ModelConfig, vocabulary: Vocabulary) -> list[str]:
+def _texts(asked: str, given: Any, config: ModelConfig, vocabulary: Vocabulary | None) -> list[str]:
     """The captions to look for; a warning names those of which the model knows no word."""
     from crossret.data.precomputed import check_caption, check_words, read_captions
     from crossret.data.vocabulary import tokenize
@@ -421,6 +422,8 @@ def _texts(asked: str, given: Any, config: ModelConfig, vocabulary: Vocabulary) 
         for number, text in enumerate(texts, start=1):
             check_caption(text, f"{place} {number}")
     check_words(texts, config, place)
+    if vocabulary is None:
+        return texts
     read = (tokenize(text)[: config.max_words] for text in texts)
     unknown = [number for number, words in enumerate(read, 1) if not any(map(vocabulary.__contains__, words))]
     if unknown:

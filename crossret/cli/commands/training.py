@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -17,6 +18,7 @@ from crossret.cli.options import (
     file_to_read,
     kind_of,
     option,
+    spelling,
     use_device,
     use_threads,
 )
@@ -104,25 +106,39 @@ def train(
             "and images/SPLIT/.",
         ),
     ] = None,
+    text_encoder: Annotated[
+        str | None,
+        option(
+            "Read captions through this encoder of texts, likewise: of BERT's kind, or the tower of CLIP or SigLIP."
+        ),
+    ] = None,
     encoder_learning_rate: Annotated[
         str | None,
         option(
-            f"The encoder's learning rate, which falls as the rest's; by default {_ENCODER_RATE}.", metavar="<float>"
+            f"The encoders' learning rate, which falls as the rest's; by default {_ENCODER_RATE}.", metavar="<float>"
         ),
     ] = None,
     freeze_encoder: Annotated[
         bool, option("Keep the encoder as it is: pictures are encoded at every step.", "--freeze-encoder")
     ] = False,
+    freeze_text_encoder: Annotated[bool, option("Likewise the encoder of texts.", "--freeze-text-encoder")] = False,
     checkpoint_encoder: Annotated[
         bool,
         option(
-            "Compute the encoder's activations again for its gradients: less memory, more time.",
+            "Compute the encoders' activations again for their gradients: less memory, more time.",
             "--checkpoint-encoder",
         ),
     ] = False,
     dev_images: Annotated[
         int | None,
         option("Only so many first images of the dev split decide; the published SCAN takes 1000 of MS-COCO.", min=1),
+    ] = None,
+    captions: Annotated[
+        Literal["tokens", "words"] | None,
+        option(
+            "What the model reads of captions: SPLIT_words, tokens of a pretrained encoder as `extract --text-encoder` "
+            "writes them, or words, whose embeddings it learns. By default tokens where train and dev have them."
+        ),
     ] = None,
     vocabulary: Annotated[
         Path | None,
@@ -192,18 +208,19 @@ def train(
       torchrun --nproc-per-node 2 -m crossret train scenes --output runs/two
       crossret train scenes --output runs/tuned --fine-tune runs/scan --epochs 3 --learning-rate 1e-5
       crossret train photographs --output runs/mine --encoder facebook/dinov2-base --encode-chunk 8 --amp
+      crossret train photographs --output runs/clip --encoder models/clip --text-encoder models/clip
     """
     import torch
     from rich.console import Console
 
     from crossret.compat.checkpoints import read_vocabulary
     from crossret.data import PrecomputedDataset, Vocabulary
-    from crossret.data.corpus import PrecomputedCorpus, fields_of_data
+    from crossret.data.corpus import PrecomputedCorpus, fields_of_data, have_tokens
     from crossret.data.vocabulary import word_counts
     from crossret.data.word_vectors import start_from_word_vectors
     from crossret.distributed.torchrun import is_first, joined, own_device
-    from crossret.extraction import PictureSplit, load_picture_encoder
-    from crossret.models.checkpoints import model_directory, reads_pictures
+    from crossret.extraction import PictureSplit, load_picture_encoder, load_text_encoder
+    from crossret.models.base import ENCODER, TEXT_ENCODER, pretrained_parts
     from crossret.terminal import facts_table
     from crossret.training import CHECKPOINT
     from crossret.training import train as run_training
@@ -220,10 +237,10 @@ def train(
     counting: dict[str, Any] = {"min_count": min_count, "count_dev": count_dev}
     if fine_tune is not None:
         refuse(
-            typed(context, {"vocabulary": vocabulary, **counting, "word_vectors": word_vectors}),
+            typed(context, {"captions": captions, "vocabulary": vocabulary, **counting, "word_vectors": word_vectors}),
             "makes no difference with --fine-tune",
         )
-        vocabulary = word_vectors = None
+        captions = vocabulary = word_vectors = None
     elif vocabulary is not None:
         refuse(typed(context, counting), "makes no difference with --vocabulary")
     for name in log or ():
@@ -234,55 +251,76 @@ def train(
         refuse(typed(context, {"gpu_features": gpu_features}), "makes no difference on the CPU")
     use_threads(threads)
     system.return_large_blocks()
-    if fine_tune is not None and reads_pictures(model_directory(fine_tune)):
-        refuse(typed(context, {"encoder": encoder}), f"makes no difference: {fine_tune} has an encoder")
-        encoder = None
+    own = {}
+    if fine_tune is not None:
         network, words, chosen = _fine_tuned(fine_tune, model, preset, texts)
-        reader = network.encoder.reader
-    else:
-        reader = None if encoder is None else load_picture_encoder(encoder)
-    learning = {"encoder_learning_rate": encoder_learning_rate, "checkpoint_encoder": checkpoint_encoder or None}
-    if reader is None:
-        given = {**learning, "freeze_encoder": freeze_encoder or None}
-        refuse(given, "needs --encoder")
-    elif freeze_encoder:
-        refuse(learning, "makes no difference with --freeze-encoder")
-    elif checkpoint_encoder:
-        reader.checkpoint_gradients()
+        own = pretrained_parts(network)
+    given = {ENCODER: encoder, TEXT_ENCODER: text_encoder}
+    readers: dict[str, Any] = {}
+    for part, load in ((ENCODER, load_picture_encoder), (TEXT_ENCODER, load_text_encoder)):
+        if part in own:
+            refuse(typed(context, {part: given[part]}), f"makes no difference: {fine_tune} has an encoder")
+            readers[part], given[part] = own[part].reader, None
+        elif (chosen_encoder := given[part]) is not None:
+            readers[part] = load(chosen_encoder)
+    frozen = {ENCODER: freeze_encoder, TEXT_ENCODER: freeze_text_encoder}
+    for part in frozen.keys() - readers.keys():
+        refuse({f"freeze_{part}": frozen[part]}, f"needs {spelling(part)}")
+    trained = [part for part in readers if not frozen[part]]
+    learning = {"encoder_learning_rate": encoder_learning_rate, "checkpoint_encoder": checkpoint_encoder}
+    if not trained:
+        flags = " and ".join(spelling(f"freeze_{part}") for part in readers)
+        refuse(learning, f"makes no difference with {flags}" if readers else "needs --encoder or --text-encoder")
+    for part in trained if checkpoint_encoder else ():
+        readers[part].checkpoint_gradients()
+    of_pictures, of_texts = readers.get(ENCODER), readers.get(TEXT_ENCODER)
     with warnings_as_lines():
         training_data, dev_data = (
-            PrecomputedDataset(data, split) if reader is None else PictureSplit(data, split, reader)
+            PrecomputedDataset(data, split) if of_pictures is None else PictureSplit(data, split, of_pictures)
             for split in ("train", "dev")
         )
     judging = dev_data if dev_images is None else dev_data.first(dev_images)
+    counts: Counter[str] = Counter()
     if fine_tune is not None:
-        if reader is None or encoder is not None:
-            network, words, chosen = _fine_tuned(fine_tune, model, preset, texts)
-        counts = word_counts(training_data.captions, network.config.max_words)
+        if words is not None:
+            counts = word_counts(training_data.captions, network.config.max_words)
     else:
+        of_words = typed(context, {"vocabulary": vocabulary, **counting, "word_vectors": word_vectors})
+        if of_texts is not None:
+            refuse({**typed(context, {"captions": captions}), **of_words}, "makes no difference with --text-encoder")
+            captions = None
+        elif captions is None:
+            captions = "tokens" if have_tokens(training_data, dev_data) else "words"
+        if captions == "tokens":
+            refuse(of_words, "makes no difference to tokens of captions: it is for --captions words")
+        if captions != "words":
+            vocabulary = word_vectors = None
         chosen = parse_settings(kind_of("scan" if model is None else model), preset, texts)
-        sizes = fields_of_data(MODEL_CONFIGS[chosen.model], training_data, Vocabulary([]))  # before words are known
-        setting = chosen.config(**sizes)
-        counts = word_counts(training_data.captions, setting.max_words)
-        if vocabulary is None:
-            counted = counts + word_counts(dev_data.captions, setting.max_words) if count_dev else counts
-            words = Vocabulary.of_counts(counted, min_count or _MIN_COUNT)
-        else:
+        words = Vocabulary([]) if captions == "words" else None  # before they are known
+        sized_by = PrecomputedCorpus(training_data, words, of_texts)
+        setting = chosen.config(**fields_of_data(MODEL_CONFIGS[chosen.model], sized_by))
+        if vocabulary is not None:
             words = read_vocabulary(vocabulary)
-        network = _new(dataclasses.replace(setting, vocabulary_size=len(words)), seed)
+        if words is not None:
+            counts = word_counts(training_data.captions, setting.max_words)
+            if vocabulary is None:
+                counted = counts + word_counts(dev_data.captions, setting.max_words) if count_dev else counts
+                words = Vocabulary.of_counts(counted, min_count or _MIN_COUNT)
+            setting = dataclasses.replace(setting, vocabulary_size=len(words))
+        network = _new(setting, seed)
     how = chosen.training(seed=seed)
-    if reader is not None:
-        if encoder is not None:
-            network.read_pictures_by(reader)
-        network.encoder.requires_grad_(not freeze_encoder)
-        if not freeze_encoder:
-            how = _with_encoder_rate(how, encoder_learning_rate)
-    if word_vectors is not None and not resume:
+    for part, reader in readers.items():
+        if given[part] is not None:
+            (network.read_pictures_by if part == ENCODER else network.read_texts_by)(reader)
+        getattr(network, part).requires_grad_(part in trained)
+        if part in trained:
+            how = _with_encoder_rate(how, part, encoder_learning_rate)
+    if words is not None and word_vectors is not None and not resume:
         found = start_from_word_vectors(network.text.embed, words, word_vectors)
         if is_first():
             say(f"{word_vectors}: vectors of {found:,} of the {len(words):,} words")
     network.to(place)
-    learnt, judged = PrecomputedCorpus(training_data, words), PrecomputedCorpus(judging, words)
+    learnt, judged = (PrecomputedCorpus(split, words, of_texts) for split in (training_data, judging))
 
     class Announced(Callback):
         """What is trained, in run.toml and in a few lines."""
@@ -291,11 +329,11 @@ def train(
             run: dict[str, Any] = {"data": data, "model": chosen.model, "preset": chosen.preset}
             run |= {"settings": [*texts_of(network.config), *texts_of(how)], "seed": seed}
             run |= {"fine_tune": fine_tune, "word_vectors": word_vectors, "log": log or None}
-            run |= {"dev_images": dev_images, "vocabulary": vocabulary}
-            if encoder is not None:
-                run["encoder"] = Path(encoder) if Path(encoder).is_dir() else encoder
-            run |= {"freeze_encoder": freeze_encoder or None, "checkpoint_encoder": checkpoint_encoder or None}
-            if fine_tune is None and vocabulary is None:
+            run |= {"dev_images": dev_images, "captions": captions, "vocabulary": vocabulary}
+            run |= {part: Path(name) if name and Path(name).is_dir() else name for part, name in given.items()}
+            run |= {f"freeze_{part}": is_frozen or None for part, is_frozen in frozen.items()}
+            run |= {"checkpoint_encoder": checkpoint_encoder or None}
+            if fine_tune is None and vocabulary is None and words is not None:
                 run |= {"min_count": min_count or _MIN_COUNT, "count_dev": count_dev}
             run |= {"gpu_features": gpu_features}
             run |= {"device": str(place) if group.size == 1 else place.type, "threads": torch.get_num_threads()}
@@ -328,9 +366,9 @@ def train(
     say(f"Best epoch {result.best_epoch} of {result.epochs_run}{early}: {best}; {output / 'best'}")
 
 
-def _with_encoder_rate(how: TrainingConfig, rate: str | None) -> TrainingConfig:
-    """The same with a group of the encoder's parameters; one that --parameter-groups has stays as it is."""
-    groups = [group for group in how.parameter_groups if group.has("encoder.module")]
+def _with_encoder_rate(how: TrainingConfig, part: str, rate: str | None) -> TrainingConfig:
+    """The same with a group of an encoder's parameters; one that --parameter-groups has stays as it is."""
+    groups = [group for group in how.parameter_groups if group.has(f"{part}.module")]
     if groups:
         if rate is not None:
             raise ValueError(
@@ -343,7 +381,7 @@ def _with_encoder_rate(how: TrainingConfig, rate: str | None) -> TrainingConfig:
         number = 0.0
     if not 0 < number <= LARGEST_NUMBER:
         raise ValueError(f"--encoder-learning-rate must be a number greater than 0, not {rate!r}")
-    own = ParameterGroup("encoder", number / how.learning_rate)
+    own = ParameterGroup(part, number / how.learning_rate)
     return dataclasses.replace(how, parameter_groups=(*how.parameter_groups, own))
 
 
@@ -358,7 +396,9 @@ def _new(config: ModelConfig, seed: int) -> Any:
     return MODELS[config.kind][1](config)
 
 
-def _fine_tuned(run: Path, model: str | None, preset: str | None, texts: list[str]) -> tuple[Any, Vocabulary, Settings]:
+def _fine_tuned(
+    run: Path, model: str | None, preset: str | None, texts: list[str]
+) -> tuple[Any, Vocabulary | None, Settings]:
     """A trained model with the settings that were typed, its words, and these settings."""
     from crossret.models.checkpoints import load_model, model_directory, with_config
 

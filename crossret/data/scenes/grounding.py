@@ -26,11 +26,6 @@ class Grounding:
     objects: dict[int, NDArray[np.float32]]
     pos: list[str] | None = None
 
-    def first(self, most: int | None) -> Grounding:
-        """What is true of the caption's first ``most`` words; None is all of them."""
-        objects = {place: box for place, box in self.objects.items() if most is None or place < most}
-        return Grounding(self.words[:most], objects, None if self.pos is None else self.pos[:most])
-
 
 def read_grounding(path: Path) -> list[Grounding]:
     """Read what ``render_scenes`` knows of the captions of a split, an entry a caption.

@@ -19,6 +19,7 @@ from crossret.explain.explanation import Explanation
 from crossret.explain.page.contents import Page, Pair, Result
 from crossret.explain.page.pairs import SIMILARITIES, UNSEEN, UNSHARED, notes_of
 from crossret.explain.page.tokens import Document, late_interaction_pairs
+from crossret.models.base import text_reader_of
 from crossret.picture_index import PictureIndex
 from crossret.search.items import evaluating
 
@@ -58,13 +59,15 @@ def _by_model(index: PictureIndex, encoder: PictureTokens, caption: str, found: 
     retriever = index.retriever
     assert retriever is not None
     model, text = retriever.model, retriever.encode_text(caption)
+    reader = text_reader_of(model)
+    spans = None if reader is None else reader.prepare(caption).spans
     explained = []
     for item in found:
         regions = _regions(index, encoder, item)
         with evaluating(model):
             image = model.encode_images(**regions.on(retriever.device))
         boxes = _boxes(regions)
-        explained.append(Explanation.of(model, image, text, caption, boxes=boxes))
+        explained.append(Explanation.of(model, image, text, caption, spans=spans, boxes=boxes))
     results = _results(index, found, [explanation.score for explanation in explained])
     return [
         explanation.pair(

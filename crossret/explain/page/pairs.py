@@ -73,7 +73,7 @@ def pair_of(
     """A pair over its image's picture, or over nothing, with more of ``Pair``'s fields.
 
     Args:
-        caption, words: as it was written, and as the model reads it without <start> and <end>.
+        caption, words: as it was written, and what the rows of maps and shares are called that are of it.
         maps, shares: of one pair; no shares without maps.
         boxes: (R, 4) of the regions in pixels, or of more; None where they are not known.
         picture: the image's file.
@@ -91,13 +91,12 @@ def pair_of(
 
 
 def _words_of(words: Sequence[str], maps: Sequence[AttentionMap], shares: ScoreShares | None) -> tuple[str, ...]:
-    """What the model reads of these words of a caption: <start> and <end> with them, as far as maps or shares tell."""
-    own = ("<start>", *words, "<end>")
+    """What the model reads of these words of a caption, as far as maps or shares tell."""
     counts = [attention.weights.shape[1] for attention in maps if attention.queries is None]
     counts += [attention.word_weights.shape[2] for attention in maps if attention.word_weights is not None]
     if shares is not None:
         counts += [part.values.shape[1] for part in shares.parts if part.items == "words"]
-    return own[: min(counts, default=len(own))]
+    return tuple(words[: min(counts, default=len(words))])
 
 
 def canvas_of(picture: Path | None, boxes: NDArray[np.float32] | None, regions: int) -> Canvas:

@@ -131,7 +131,8 @@ def _pair(
     count = regions.features.shape[1] if regions.lengths is None else int(regions.lengths[0])
     boxes = None if regions.boxes is None else regions.boxes[0, :count].cpu().numpy()
     one, other = (side[torch.tensor([place])] for side, place in ((split.images, image), (split.captions, caption)))
-    explanation = Explanation.of(model, one, other, data.captions[caption], boxes=boxes)
+    text, spans = data.captions[caption], corpus.spans(caption)
+    explanation = Explanation.of(model, one, other, text, spans=spans, boxes=boxes)
     own = bool(image == owners[caption])
     if own:
         about, mark = f"caption {caption} with its own image: {_name(corpus, image)}", f"rank {rank + 1}"
@@ -145,8 +146,7 @@ def _pair(
         found=_found(corpus, split.scores, image, caption, k, pictures),
         key=(image, caption),
         is_other=not own,
-        # Word 0 is <start>.
-        objects={} if truth is None or not own else {place + 1: box for place, box in truth.objects.items()},
+        objects={} if truth is None or not own else explanation.rows.objects(truth),
     )
 
 
