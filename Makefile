@@ -12,7 +12,7 @@ CXX_FILES := $(filter %.cpp %.h %.inl %.cu %.cuh,$(CSRC)) \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test fuzz docs package torches encoders peers peers-bench peers-suites tritons aarch64 sanitize cuda-build cuda-registers lint format gpu gpu-record bench bench-all bench-record real clean
+.PHONY: help setup demo test fuzz fuzz-files docs package torches encoders peers peers-bench peers-suites tritons aarch64 sanitize cuda-build cuda-registers lint format gpu gpu-record bench bench-all bench-record real clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,9 +39,20 @@ build/triton/%/.installed: | setup
 	@touch $@
 
 MINUTES ?= 10
+HALF = $(shell awk 'BEGIN { print $(MINUTES) / 2 }')
+FUZZ_FILES = PYTHONPATH=build/atheris $(BIN)/python -m tests.readers.fuzz
 
-fuzz: setup  ## draw new examples for the tests that draw them, for MINUTES=10, and stop at what fails
-	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+fuzz: setup build/atheris/.installed  ## draw new examples for the tests that draw them, and files that readers should tell, for MINUTES=10 together, and stop at what fails
+	$(BIN)/python -m tests.fuzz --minutes $(HALF)
+	$(FUZZ_FILES) --minutes $(HALF) --together
+
+fuzz-files: setup build/atheris/.installed  ## look for files that their readers do not tell, for MINUTES=10 of each reader in READERS, all by default
+	$(FUZZ_FILES) --minutes $(MINUTES) $(READERS)
+
+build/atheris/.installed: constraints.txt | setup
+	rm -rf build/atheris
+	$(PIP) install --quiet --no-deps --target build/atheris --constraint constraints.txt atheris
+	@touch $@
 
 docs: setup  ## build the documentation into build/docs, strictly; its generated tables are written anew
 	$(BIN)/python docs/generate.py

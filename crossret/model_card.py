@@ -76,7 +76,7 @@ def _training(run: Path | None) -> list[str]:
     parts = []
     if run is not None and (run / _LOG).is_file():
         best = [entry for entry in read_json_lines(run / _LOG) if entry.get("kind") == "epoch" and entry.get("best")]
-        parts += [] if not best else ["## Figures", _figures(best[-1])]
+        parts += [] if not best else ["## Figures", _figures(best[-1], run / _LOG)]
     if run is not None and (run / _SETTINGS).is_file():
         settings = read_toml(run / _SETTINGS)
         paths = [name for name in _PATHS if Path(str(settings.get(name, ""))).is_absolute()]  # others are of the Hub
@@ -85,8 +85,11 @@ def _training(run: Path | None) -> list[str]:
     return parts
 
 
-def _figures(entry: Mapping[str, Any]) -> str:
+def _figures(entry: Mapping[str, Any], place: Path) -> str:
     found = {way: [entry.get(f"{way}_{recall}") for recall in _RECALLS] for way in ("i2t", "t2i")}
+    for x in (x for row in found.values() for x in row if x is not None):
+        if not isinstance(x, (int, float)) or not 0 <= x <= 100:
+            raise ValueError(f"{place}: a recall of the best epoch is no percentage")
     rows = [f"| {way} | {' | '.join('–' if x is None else f'{x:.1f}' for x in row)} |" for way, row in found.items()]
     text = f"Of the development split, in percent, after epoch {entry.get('epoch')}, the best one."
     return "\n".join([text, "", "| | R@1 | R@5 | R@10 |", "|---|---:|---:|---:|", *rows])

@@ -1,4 +1,4 @@
-"""Writes tables of backends, of hyper-parameters and of what models reach into pages, between markers.
+"""Writes tables of backends, of promises, of hyper-parameters and of what models reach into pages, between markers.
 
 `make docs` runs it, and a test holds the pages to it.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from crossret.files.json import parse_json_object
 from crossret.hyperparameters import MODEL_CONFIGS, ModelConfig, TrainingConfig
 from crossret_kernels.backends import BACKENDS, KERNEL_DTYPES
 from crossret_kernels.info import OPERATIONS
+from crossret_kernels.promises import BITS, DIGITS, GRADIENTS, RESULTS, unit_of
+from crossret_kernels.promises import OPERATIONS as PROMISED
 
 PAGES = Path(__file__).parent
 END = "<!-- /generated -->"
@@ -41,6 +44,27 @@ def backends() -> str:
         for names, has in OPERATIONS.items()
     ]
     return table(["", *(f'"{name}"' for name in BACKENDS)], rows)
+
+
+def bits() -> str:
+    """Which backends promise the same bits, and when."""
+    heads = ["", "run to run, on one machine", "by any number of threads", "by another instruction set or GPU"]
+    said = {True: "the same bits", False: "within the errors below", None: "–"}
+    return table(heads, [[f'"{name}"', *(said[same] for same in promised)] for name, promised in BITS.items()])
+
+
+def errors() -> str:
+    """By backend, operation and dtype what errors are counted in."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for backend, operation in product(("cpu", "torch"), PROMISED):
+        units = (str(unit_of(operation, backend, dtype)).removeprefix("torch.") for dtype in KERNEL_DTYPES)
+        rows.setdefault((f'"{backend}"', *units), []).append(f"`{operation}`")
+    said = (
+        f"Results are off by at most {RESULTS} times, gradients by {GRADIENTS} times what eager PyTorch loses at the "
+        f"precision in this table, and {DIGITS} ε of it beside."
+    )
+    heads = ["", "", *(f"of {str(dtype).removeprefix('torch.')}" for dtype in KERNEL_DTYPES)]
+    return f"{said}\n\n{table(heads, ([row[0], ', '.join(names), *row[1:]] for row, names in rows.items()))}"
 
 
 def models() -> str:
@@ -112,7 +136,7 @@ def papers() -> str:
 
 WRITTEN: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "../README.md": {"models": papers},
-    "backends.md": {"backends": backends},
+    "backends.md": {"backends": backends, "bits": bits, "errors": errors},
     "benchmarks.md": {"models": compared},
     "models.md": {"schedule": schedule, "models": models},
 }

@@ -237,6 +237,14 @@ def test_the_card_says_what_the_training_was(tmp_path: Path) -> None:
     assert "someone" not in card  # who publishes it need not tell where files lie
 
 
+@pytest.mark.parametrize("value", ['"31.5"', "[]", "NaN", f"1{'0' * 400}"])
+def test_recalls_that_are_no_percentages_are_told(tmp_path: Path, value: str) -> None:
+    retriever().save_pretrained(tmp_path / "best")
+    (tmp_path / "log.jsonl").write_text(f'{{"kind": "epoch", "epoch": 1, "best": true, "i2t_r1": {value}}}\n')
+    with pytest.raises(ValueError, match=r"log.jsonl: a recall of the best epoch is no percentage"):
+        crossret.load(tmp_path).save_pretrained(tmp_path / "card")
+
+
 # --- names where one guesses them
 
 

@@ -33,7 +33,9 @@ def read_table(lines: Sequence[str], found: Reading) -> None:
         rows = [(number, _unquoted(line, delimiter, most)) for number, line in enumerate(lines, start=1)]
         expected += f"; quotes are read as text, for {error}" if str(error) else ""
     body = [(number, cells) for number, cells in rows[header:] if lines[number - 1].strip()]
-    numbered = columns == ["image", "", "caption"] and any(cells[1].strip().isdecimal() for _, cells in body[:1])
+    numbered = columns == ["image", "", "caption"] and any(
+        "".join(cells[1:2]).strip().isdecimal() for _, cells in body[:1]
+    )
     for number, cells in body:
         place = f"{found.path}, line {number}"
         if numbered and len(cells) > 1 and not cells[1].strip().isdecimal():

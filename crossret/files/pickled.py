@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import pickle
+import pickletools
 import re
 import warnings
 import zipfile
 from argparse import Namespace
 from collections.abc import Callable
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
@@ -63,6 +65,19 @@ def read_saved(path: str | os.PathLike[str]) -> Any:
             name = ascii(refused[1])[1:-1][:_LONGEST_NAME]  # of any characters, as it may be a terminal's commands
             raise ValueError(f"{path}: refused, as it asks for {name}; nothing of it has been run") from error
         raise ValueError(f"{path}: not a readable checkpoint of torch.save ({type(error).__name__})") from error
+
+
+def check_pickle(file: BinaryIO, size: int) -> None:
+    """Look through a pickle of so many bytes, from its beginning, and go back there.
+
+    Raises:
+        pickle.UnpicklingError: it numbers an object beyond its bytes: room is made for as many as a number says.
+        Exception: it is malformed, which can raise anything.
+    """
+    for operation, number, _ in pickletools.genops(file):
+        if operation.name.endswith("PUT") and int(number or 0) > size:
+            raise pickle.UnpicklingError(f"object number {number}")
+    file.seek(0)
 
 
 def _check_stored(path: str | os.PathLike[str]) -> None:

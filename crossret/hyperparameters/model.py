@@ -14,7 +14,7 @@ Loss: TypeAlias = Literal["triplet", "infonce", "sigmoid"]
 Negatives: TypeAlias = Literal["hardest", "sum"]
 Pooling: TypeAlias = Literal["lse", "avg", "sum", "max"]
 
-MOST_LAYERS = 256
+MOST_LAYERS, MOST_HEADS = 256, 1024
 
 # Words of a caption: of 128 captions of so many words one activation of 1,024 dimensions has 512 MiB in float32.
 # Flickr30K's longest has 82.

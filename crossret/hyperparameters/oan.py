@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from crossret.hyperparameters.config import check_at_least, check_positive, option
-from crossret.hyperparameters.model import ModelConfig, Negatives
+from crossret.hyperparameters.model import MOST_HEADS, ModelConfig, Negatives
 
 # Table 2.
 _ABLATIONS: dict[str, dict[str, Any]] = {
@@ -69,7 +69,7 @@ class OanConfig(ModelConfig):
     text_encoder: Literal["ngram", "lstm"] = option("ngram", "What reads the captions.")
     inter_attention: bool = option(True, "Let regions and words attend to each other.")
     intra_attention: bool = option(True, "Let heads attend within either side.")
-    heads: int = option(6, "Attention heads of either side.", size=True)
+    heads: int = option(6, "Attention heads of either side.", size=True, most=MOST_HEADS)
     lambda_tv: float = option(9.0, "Inverse temperature where words attend to regions.")
     lambda_vt: float = option(5.0, "Inverse temperature where regions attend to words.")
     lambda_intra: float = option(1.0, "Inverse temperature of the attention within a side.")

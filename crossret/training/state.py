@@ -157,6 +157,11 @@ def load_state(
     expected.update({name: kind for name, kind in types_of(random).items() if name in found or name == CPU})
     tensors = read_tensors(path, expected, passed_over=(CUDA,))
     states = {name: tensors[name] for name in random if name in tensors}
+    for name, state in states.items():
+        try:
+            torch.Generator(name.removeprefix("random.")).set_state(state)
+        except RuntimeError as error:  # which PyTorch raises of bytes that none of its generators has
+            raise ValueError(f"{path}: tensor {name!r} is no state of a generator ({error})") from error
 
     with torch.no_grad():
         for name, tensor in tensors_of(model).items():

@@ -148,6 +148,7 @@ def test_what_is_between_columns_without_a_header(tmp_path: Path) -> None:
         ("a.jpg\tx\n\ty\n", ", line 2: '\\\\ty' is not a row of image, caption"),
         ("a.jpg\tx\nb.jpg\t \n", ", line 2: the caption is empty"),
         ("a.jpg|0|x\nb.jpg|y\n", ", line 2: 'b.jpg|y' is not a row of image, another, caption with '|' between"),
+        ("image|number|caption\na.jpg\n", ", line 2: 'a.jpg' is not a row of image, another, caption with '|' between"),
         ("caption,image\na, b,a.jpg\n", ", line 2: 'a, b,a.jpg' is not a row of caption, image with ',' between"),
         ('a.jpg,"x\ny"\nb.jpg,a "z"\n', ", line 2: 'y\"' is not a row of image, caption with ',' between; quotes are "
          "read as text, for line 3 is not quoted as CSV"),

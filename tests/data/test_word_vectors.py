@@ -190,6 +190,12 @@ def test_malformed_keyed_vectors(
         read_word_vectors(save(tmp_path / "v", keyed_vectors, **attributes), WORDS)
 
 
+def test_a_pickle_makes_no_room_for_more_objects_than_it_has(tmp_path: Path) -> None:
+    (tmp_path / "v").write_bytes(b"\x80\x02]r" + (2**31).to_bytes(4, "little") + b".")
+    with pytest.raises(ValueError, match=rf"v: not a readable KeyedVectors file \(object number {2**31}\)"):
+        read_word_vectors(tmp_path / "v", WORDS)
+
+
 def test_a_pickle_is_not_executed(tmp_path: Path, keyed_vectors: type[Any]) -> None:
     class Bomb:
         def __reduce__(self) -> tuple[object, ...]:

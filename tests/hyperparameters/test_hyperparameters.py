@@ -121,6 +121,7 @@ EVERY: list[tuple[dict[str, Any], str]] = [
         ("mhsan", {"feature_dim": 5, "bidirectional": True}, "feature_dim must be even for both ways of reading"),
         ("mhsan", {"text_from_epoch": -1}, "text_from_epoch must be at least 0, not -1"),
         ("oan", {"gamma": 1.1}, "gamma must be at most 1, not 1.1"),
+        ("oan", {"heads": 1025}, "heads must be at most 1024, not 1025"),
         ("vse", {"text_layers": 257}, "text_layers must be at most 256, not 257"),
     ],
 )

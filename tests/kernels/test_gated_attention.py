@@ -20,6 +20,7 @@ from crossret_kernels.gated_attention.reference import gated_attention_reference
 from crossret_kernels.gated_attention.step import Side, earlier_levels
 from crossret_kernels.inputs.sides import as_sides
 from crossret_kernels.padded.pairing import Rectangle
+from crossret_kernels.promises import GRADIENTS, RESULTS, unit_of
 from tests.kernels.gated import GatedBatch, gated_batches, gated_operands, gated_parameters, paper_score
 from tests.kernels.strategies import examples
 from tests.kernels.tolerance import EPS, ISAS, cpu_isa, gradient_bounds, score_weights
@@ -114,7 +115,7 @@ def assert_precise(batch: GatedBatch, dtype: torch.dtype, backend: str) -> None:
     little by luck, what counts is how far results move with all that is given by half a unit in the last place.
     """
     batch = batch.to(dtype)
-    kind = dtype if (backend, dtype) == ("cpu", torch.bfloat16) else torch.float32
+    kind = unit_of("gated_attention_scores", backend, dtype)
     truth = run(batch.to(torch.float64), backend="reference")
     theirs = run(batch.to(kind), function=eager, backend="")
     ours = run(batch, backend=backend)
@@ -129,7 +130,7 @@ def assert_precise(batch: GatedBatch, dtype: torch.dtype, backend: str) -> None:
             continue
         size = float(true.abs().max())
         digits = 64 * EPS * max(1.0, size) if kind == torch.float32 else torch.finfo(kind).eps * size
-        lost = (3 if place else 2) * loss + digits
+        lost = (GRADIENTS if place else RESULTS) * loss + digits
         bounds = gradient_bounds(true, lost, dtype if place else torch.float32)
         assert bool(((one.double() - true).abs() <= bounds + 64 * EPS).all())
         if kind == torch.float32 and max(1.0, size) * 1e-3 < size:  # halved, left out, turned round: seen

@@ -18,6 +18,7 @@ from crossret_kernels import (
     heterogeneous_scores,
     scan_scores,
 )
+from crossret_kernels.promises import GRADIENTS, RESULTS, unit_of
 from tests.kernels import oracle
 from tests.kernels.heterogeneous import BACKENDS, DIMS, LENGTHS, PAIRS, Call, calls, make_sides, reordered
 from tests.kernels.strategies import DIRECTIONS, IN_HALF_RANGE, Features, examples
@@ -41,7 +42,7 @@ def check(call: Call, dtype: torch.dtype, backend: str = "torch") -> None:
 
     What eager loses in bfloat16 where "cpu" multiplies in it.
     """
-    kind = dtype if (backend, dtype) == ("cpu", torch.bfloat16) else torch.float32
+    kind = unit_of("heterogeneous_scores", backend, dtype)
     call = call.to(dtype, torch.float32).to(torch.float64)
     truth = call.evaluate("reference")
     dim, heads = call.batch.regions.size(-1), call.options["heads"]
@@ -61,7 +62,7 @@ def check(call: Call, dtype: torch.dtype, backend: str = "torch") -> None:
     for place, (ours, true) in enumerate(zip(result, truth, strict=True)):
         # A few units in the last place of what is summed up, which eager may avoid by luck.
         scale = max(float(true.abs().max()), largest if place > 2 else 1.0, 1 / call.options["lambda_lse"])
-        lost = (3 if place else 2) * losses[place] + (
+        lost = (GRADIENTS if place else RESULTS) * losses[place] + (
             32 * EPS if kind == torch.float32 else torch.finfo(kind).eps
         ) * scale
         bounds = gradient_bounds(true, lost, dtype if 0 < place < 3 else torch.float32)

@@ -21,6 +21,7 @@ from crossret_kernels.inputs.ragged import Ragged, pad
 from crossret_kernels.inputs.sides import SideNames, as_ragged
 from crossret_kernels.padded.arithmetic import pool, safe_normalize
 from crossret_kernels.padded.chunked import Block
+from crossret_kernels.promises import GRADIENTS, RESULTS
 from tests.kernels.strategies import Features
 
 Result = tuple[Tensor, Tensor, Tensor]
@@ -180,10 +181,10 @@ class Expectation:
         losses = eager_losses(function, batch, truth, dtype=eager, device=device, **options)
         floors = _rounding_floors(batch, truth, unit, options)
         floors = [*map(max, floors, _moved_by_rounding(function, batch, truth, unit, options))]
-        scores = torch.full_like(truth[0], 2 * losses[0] + floors[0])
+        scores = torch.full_like(truth[0], RESULTS * losses[0] + floors[0])
         terms = similarity_terms(function, batch, options) if share else (0.0, 0.0)
         of_regions, of_words = (
-            gradient_bounds(true, 3 * loss + floor + share * term, dtype)
+            gradient_bounds(true, GRADIENTS * loss + floor + share * term, dtype)
             for true, loss, floor, term in zip(truth[1:], losses[1:], floors[1:], terms, strict=True)
         )
         bounds = scores, of_regions, of_words

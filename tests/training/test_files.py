@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from crossret.files.locks import LOCK
+from crossret.files.tensors import read_header, write_tensors
 from crossret.training import Callback
 from crossret.training.callbacks import Csv, Curves
 from tests.training import toy
@@ -60,6 +61,16 @@ def test_a_log_that_is_damaged_before_the_checkpoint_is_named(
     first, _, rest = (tmp_path / "log.jsonl").read_bytes().partition(b"\n")
     (tmp_path / "log.jsonl").write_bytes(line.encode().ljust(len(first)) + b"\n" + rest)
     with pytest.raises(ValueError, match=rf"log.jsonl, {message}"):
+        run(tmp_path, resume=True)
+
+
+def test_a_state_that_no_generator_has_is_named(straight: Path, tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_bytes((straight / "log.jsonl").read_bytes())
+    path = straight / "checkpoint.safetensors"
+    tensors = checkpoint_tensors(straight)
+    tensors["random.cpu"].zero_()
+    write_tensors(tmp_path / path.name, tensors, read_header(path)[1])
+    with pytest.raises(ValueError, match=r"checkpoint.safetensors: tensor 'random.cpu' is no state of a generator"):
         run(tmp_path, resume=True)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import os
 import pickle
-import pickletools
 
 from crossret.data.vocabulary import Vocabulary
+from crossret.files.pickled import check_pickle
 from crossret.files.regular import read_regular
 
 _PICKLE = b"\x80"
@@ -35,7 +35,9 @@ def read_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
     if not data.startswith(_PICKLE):
         return Vocabulary.load(path)
     try:
-        saved = _unpickled(data)
+        file = io.BytesIO(data)
+        check_pickle(file, len(data))
+        saved = _Unpickler(file, encoding="utf-8").load()  # strings of Python 2 are bytes
     except Exception as error:  # a malformed pickle can raise anything
         raise ValueError(f"{path}: not a readable vocabulary ({error}); nothing of it has been run") from error
     if not isinstance(saved, _Words):
@@ -44,11 +46,3 @@ def read_vocabulary(path: str | os.PathLike[str]) -> Vocabulary:
     if isinstance(numbers := contents.get("idx2word"), dict):
         contents["idx2word"] = {str(number): word for number, word in numbers.items()}  # as JSON has them
     return Vocabulary.of_contents(contents, path)
-
-
-def _unpickled(data: bytes) -> object:
-    for operation, number, _ in pickletools.genops(data):
-        if operation.name.endswith("PUT") and int(number or 0) > len(data):  # pickle makes room for as many objects
-            raise pickle.UnpicklingError(f"object number {number}")
-    saved: object = _Unpickler(io.BytesIO(data), encoding="utf-8").load()  # strings of Python 2 are bytes
-    return saved

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -81,8 +82,10 @@ def _data_set(path: str | Path, file: Any, name: str) -> Any:
     """A data set of three dimensions in the file itself."""
     found: dict[str, Any] = {}
     with undamaged(f"{path}: {name}"):
-        # What links lead to is not visited.
-        file.visititems(lambda place, item: found.update({place: item}) if hasattr(item, "chunks") else None)
+        # What links lead to is not visited. Names that are no UTF-8 come as bytes.
+        file.visititems(
+            lambda place, item: found.update({os.fsdecode(place): item}) if hasattr(item, "chunks") else None
+        )
         stored = found.get(name.removeprefix("/"))
         if stored is not None:
             elsewhere, dtype = stored.is_virtual or stored.external, stored.dtype

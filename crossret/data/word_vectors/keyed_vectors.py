@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from crossret.data.word_vectors.found import DTYPES, Found, chosen_rows
 from crossret.files.arrays import map_array
+from crossret.files.pickled import check_pickle
 
 
 class _KeyedVectors:
@@ -71,6 +72,7 @@ def read_keyed_vectors(path: Path, file: BinaryIO, words: Sequence[str]) -> Foun
     """What ``KeyedVectors.save`` wrote, of which ``file`` is ``path``; as ``read_word_vectors``."""
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping:  # which reads no more than there is
         try:
+            check_pickle(cast(BinaryIO, mapping), len(mapping))
             saved = _Unpickler(cast(Any, mapping)).load()
         except Exception as error:  # a malformed pickle can raise anything
             raise ValueError(f"{path}: not a readable KeyedVectors file ({error})") from error

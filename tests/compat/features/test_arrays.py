@@ -117,7 +117,7 @@ def test_data_sets_that_do_not_fit_are_named(tmp_path: Path, h5py: Any) -> None:
     spoilt = FEATURES.copy()
     spoilt[3, 1, 0] = np.nan
     with h5py.File(path, "w") as file:
-        file["nan"], file["flat"] = spoilt, FEATURES[0]
+        file["nan"], file["flat"], file[b"\xff"] = spoilt, FEATURES[0], FEATURES  # no UTF-8
         file["elsewhere"] = h5py.ExternalLink(tmp_path / "other.h5", "features")
         layout = h5py.VirtualLayout(shape=FEATURES.shape, dtype="f8")
         layout[:] = h5py.VirtualSource(tmp_path / "other.h5", "features", shape=FEATURES.shape)
