@@ -75,8 +75,11 @@ class MatchingLoss(nn.Module):
         check_floating(scores, "scores")
         share.check("scores", scores, (share.n, share.total))
         ids = None if image_ids is None else _ids_of_all(image_ids, scores, share)
-        loss = self._of_share(_exact(scores), share, image_ids=ids, positive_offset=share.offset)
-        return loss / share.total if self.reduction == "mean" else loss
+        return self.reduced(self._of_share(_exact(scores), share, image_ids=ids, positive_offset=share.offset), share)
+
+    def reduced(self, summed: Tensor, share: Share) -> Tensor:
+        """A sum over a batch, or a rank's share in it, as this loss has it: terms beside a mean are means, too."""
+        return summed / share.total if self.reduction == "mean" else summed
 
     def _of_batch(self, scores: Tensor, **options: Any) -> Tensor:
         raise NotImplementedError
@@ -284,7 +287,9 @@ class StructurePreservingLoss(nn.Module):
         *,
         share: Share | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The two terms of a batch, summed over it: that between the modalities and, weighted by β, that within them.
+        """The two terms of a batch: that between the modalities and, weighted by β, that within them.
+
+        Both are sums over it, or means where ``matching_loss`` is one.
 
         Args:
             scores: (n, n) float, image-major; image i and caption i match.
@@ -319,7 +324,7 @@ class StructurePreservingLoss(nn.Module):
             hardest = own.gather(1, ranked.argmax(1, keepdim=True)).squeeze(1)
             hinges = (self.intra_margin - 1 + hardest).relu()
             intra = intra + hinges.masked_fill(match.all(1), 0).sum()
-        return inter, self.intra_weight * intra
+        return inter, self.intra_weight * self.matching_loss.reduced(intra, share)
 
     def extra_repr(self) -> str:
         return (

@@ -82,7 +82,8 @@ class Oan(Model):
         """Eq. 13 with Eq. 10, summed over a batch in which image i and caption i match.
 
         {"loss"} and its terms as they are weighted: the triplet losses "t2i", "i2t" and "heads" of the scores there
-        are, and "negatives", that within the modalities. Another ``config.loss`` stands in the triplet loss's place.
+        are, and "negatives", that within the modalities. Another ``config.loss`` stands in the triplet loss's place,
+        and all are means.
         """
         share = share or Share.whole(len(images))
         all_captions = captions.gathered(share)

@@ -98,14 +98,15 @@ class Sman(Model):
     ) -> dict[str, Tensor]:
         """Eq. 23: {"loss", "triplet", "intra_pair"}, sums over a batch in which image i and caption i match.
 
-        "intra_pair" is there with a weight alone; another ``config.loss`` stands in the place of "triplet".
+        "intra_pair" is there with a weight alone; another ``config.loss`` stands in the place of "triplet", and all are
+        means.
         """
         share = share or Share.whole(len(images))
         scores = self.score(images, captions.gathered(share))
         matching = self.matching_loss(scores, image_ids, share=share)
         if self.config.intra_pair_weight == 0:
             return {"loss": matching}
-        intra_pair = self.intra_pair_loss(scores, positive_offset=share.offset)
+        intra_pair = self.matching_loss.reduced(self.intra_pair_loss(scores, positive_offset=share.offset), share)
         loss = matching + self.config.intra_pair_weight * intra_pair
         return {"loss": loss, self.config.loss: matching, "intra_pair": intra_pair}
 

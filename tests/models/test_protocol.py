@@ -431,3 +431,16 @@ def test_images_that_do_not_fit_are_errors(
 def test_captions_that_do_not_fit_are_errors(kind: str, tokens: Tensor, lengths: Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make(kind).encode_captions(tokens, lengths)
+
+
+@pytest.mark.parametrize(
+    ("kind", "term", "fields"), [("sman", "intra_pair", {}), ("oan", "negatives", {"intra_margin": 1.5})]
+)
+def test_terms_beside_a_mean_are_means(kind: str, term: str, fields: dict[str, Any]) -> None:
+    summed, mean = make(kind, **fields), make(kind, loss="infonce", **fields)
+    mean.load_state_dict(summed.state_dict(), strict=False)
+    with torch.no_grad():
+        sides = encode(summed)
+        sum_of_batch = summed.loss(*sides)[term]
+        assert sum_of_batch > 0
+        torch.testing.assert_close(mean.loss(*sides)[term], sum_of_batch / len(sides[0]))
