@@ -66,7 +66,7 @@ class PictureSplit(PrecomputedDataset):
         assert source.captions is not None
         for count, why in ((source.without, "they have no captions"), (len(source.others), "they are no pictures")):
             if count:
-                warnings.warn(f"{folder}: left out, as {why}: {count:,} files", stacklevel=2)
+                warnings.warn(f"{folder}: left out, as {why}: {count:,}", stacklevel=2)
         self.name, self.captions_name, self.boxes_name = (
             str(folder),
             str(own[0] if own else captions),

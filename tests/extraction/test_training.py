@@ -253,8 +253,8 @@ def test_what_is_left_out_is_said(scenes: Path, folder_of: Callable[[str], Path]
     with pytest.warns(UserWarning) as told:
         PictureSplit(tmp_path, "train", load_picture_encoder(folder_of("vit")))
     assert [str(warning.message) for warning in told] == [
-        f"{pictures}: left out, as they have no captions: {len(list(pictures.iterdir())) - 2:,} files",
-        f"{pictures}: left out, as they are no pictures: 1 files",
+        f"{pictures}: left out, as they have no captions: {len(list(pictures.iterdir())) - 2:,}",
+        f"{pictures}: left out, as they are no pictures: 1",
     ]
 
 
