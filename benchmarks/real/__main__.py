@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from benchmarks.real.fetching import PACKAGES, TEXT_ENCODER, fetch
 from benchmarks.real.pictures import COLLECTIONS, Captioned, splits_of
+from benchmarks.real.report import RECALLS, WAYS, table
 from benchmarks.records import keep_record
 from crossret.extraction import load_picture_encoder
 from crossret.files.json import read_json, write_json
@@ -29,7 +29,7 @@ MODELS = {
     "oan": "",
 }
 LOSSES = ("infonce", "triplet", "sigmoid")
-RECALLS = ("r1", "r5", "r10")
+CAPTIONS = ("tokens", "words")
 
 
 def crossret(*arguments: str | Path, directory: Path) -> None:
@@ -65,46 +65,20 @@ def _line(picture: Captioned, root: Path) -> str:
     return f"{picture.file.relative_to(root).as_posix()}\t{picture.caption}\n"
 
 
-def train(data: Path, model: str, loss: str, seed: int, directory: Path) -> dict[str, Any]:
+def train(data: Path, model: str, captions: str, loss: str, seed: int, directory: Path) -> dict[str, Any]:
     """A training's recall on the test split, and its seconds."""
-    run = directory / "runs" / f"{data.name}-{model}-{loss}-{seed}"
+    run = directory / "runs" / f"{data.name}-{model}-{captions}-{loss}-{seed}"
     figures = run / "test.json"
     if not figures.exists():
-        settings = ["--set", f"{MODELS[model]} loss={loss} {SCHEDULE}"]
+        how = ["--captions", captions, "--set", f"{MODELS[model]} loss={loss} {SCHEDULE}", "--seed", str(seed)]
         start = time.perf_counter()
-        crossret("train", data, "--output", run, "--model", model, *settings, "--seed", str(seed), directory=directory)
+        crossret("train", data, "--output", run, "--model", model, *how, directory=directory)
         seconds = time.perf_counter() - start
         crossret("evaluate", run, data, "--output", run / "figures.json", directory=directory)
         write_json(figures, {**read_json(run / "figures.json"), "training_seconds": round(seconds, 1)})
     found = read_json(figures)
-    return {"seconds": found["training_seconds"], **{way: found[way] for way in ("i2t", "t2i")}}
-
-
-def table(found: dict[str, Any]) -> str:
-    """The record as people read it."""
-    machine = found["machine"]
-    lines = [
-        "# Real pictures",
-        "",
-        f"{found['date']}, {machine['cpu']}. Means of {found['seeds']} seeds ± their spread.",
-    ]
-    for name, of in found["collections"].items():
-        counts = ", ".join(f"{count:,} to {split}" for split, count in of["counts"].items())
-        chance = 100 / of["counts"]["test"]
-        lines += ["", f"## {name}: {counts}; chance {chance:.1f}", ""]
-        lines += ["| model | loss | R@1 i2t | R@1 t2i | R@5 i2t | R@5 t2i | R@10 i2t | R@10 t2i | seconds |"]
-        lines += ["|---|---|---|---|---|---|---|---|---|"]
-        for entry in of["trainings"]:
-            cells = [
-                _spread([run[way][recall] for run in entry["runs"]]) for recall in RECALLS for way in ("i2t", "t2i")
-            ]
-            seconds = statistics.mean(run["seconds"] for run in entry["runs"])
-            lines.append(f"| {entry['model']} | {entry['loss']} | {' | '.join(cells)} | {seconds:.0f} |")
-    return "\n".join([*lines, ""])
-
-
-def _spread(values: Sequence[float]) -> str:
-    return f"{statistics.mean(values):.1f} ± {statistics.pstdev(values):.1f}"
+    names = ["training_seconds", *(f"{way}_{recall}" for way, recall in product(WAYS, RECALLS))]
+    return {name: found[name] for name in names}
 
 
 def main() -> None:
@@ -113,6 +87,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results/real"))
     parser.add_argument("--collections", nargs="+", choices=[*COLLECTIONS], default=[*COLLECTIONS])
     parser.add_argument("--models", nargs="+", choices=[*MODELS], default=[*MODELS])
+    parser.add_argument("--captions", nargs="+", choices=CAPTIONS, default=[*CAPTIONS[:1]])
     parser.add_argument("--losses", nargs="+", choices=LOSSES, default=[*LOSSES[:1]])
     parser.add_argument("--seeds", type=int, default=3)
     chosen = parser.parse_args()
@@ -124,11 +99,11 @@ def main() -> None:
         trainings = [
             {
                 "model": model,
+                "captions": captions,
                 "loss": loss,
-                "runs": [train(data, model, loss, seed, directory) for seed in range(chosen.seeds)],
+                "runs": [train(data, model, captions, loss, seed, directory) for seed in range(chosen.seeds)],
             }
-            for model in chosen.models
-            for loss in chosen.losses
+            for model, captions, loss in product(chosen.models, chosen.captions, chosen.losses)
         ]
         collections[name] = {"counts": read_json(data / "counts.json"), "trainings": trainings}
     found = {"packages": [*PACKAGES, *(f"{name} {version}" for name, version in versions.items())]}
