@@ -31,24 +31,26 @@ def fuzz_one(name: str, options: list[str]) -> None:
     with atheris.instrument_imports(include=INSTRUMENTED):
         from tests.readers.targets import LARGEST_SEED, TARGETS
 
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder, tempfile.TemporaryDirectory(dir=MEMORY) as corpus:
-        files = Path(folder, "files")
-        files.mkdir()
-        with TARGETS[name].opened(files) as (seeds, attempt):
-            for number, seed in enumerate(seeds):
-                Path(corpus, f"{number}").write_bytes(seed)
-            limits = [f"-timeout={SLOWEST}", f"-rss_limit_mb={MOST_MEMORY}", f"-max_len={LARGEST_SEED}"]
-            atheris.Setup([sys.argv[0], *options, *limits, corpus], lambda found: [attempt(found)].clear())
-            atheris.Fuzz()
+    files, corpus = (Path(tempfile.mkdtemp()) for _ in range(2))  # where ``report_of`` removes them
+    with TARGETS[name].opened(files) as (seeds, attempt):
+        for number, seed in enumerate(seeds):
+            (corpus / f"{number}").write_bytes(seed)
+        limits = [f"-timeout={SLOWEST}", f"-rss_limit_mb={MOST_MEMORY}", f"-max_len={LARGEST_SEED}"]
+        atheris.Setup([sys.argv[0], *options, *limits, str(corpus)], lambda found: [attempt(found)].clear())
+        atheris.Fuzz()
 
 
 def report_of(name: str, seconds: float, kept: Path) -> tuple[str, bool]:
     """(A line of what came of one target, with what it raised; whether nothing was found)."""
     prefix = kept / f"{name.replace('/', '-')}-"
     options = [f"-max_total_time={max(1, round(seconds))}", f"-artifact_prefix={prefix}", "-print_final_stats=1"]
-    done = subprocess.run([sys.executable, "-m", "tests.readers.fuzz", "--one", name, "--", *options],
-                          cwd=ROOT, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          env=os.environ | {"OMP_NUM_THREADS": "1"})  # fmt: skip
+    command = [sys.executable, "-m", "tests.readers.fuzz", "--one", name, "--", *options]
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": folder}
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, text=True, errors="replace", stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, check=False,
+        )  # fmt: skip
     counts = re.findall(r"^(?:#|stat::number_of_executed_units: )([0-9]+)", done.stdout, re.MULTILINE)
     tried = max(map(int, counts), default=0)
     line = f"{name}: {tried:,} tried"
