@@ -223,7 +223,7 @@ def test_without_the_hub_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch
 def test_the_card_says_what_the_training_was(tmp_path: Path) -> None:
     run = tmp_path / "run"
     retriever().save_pretrained(run / "best")
-    (run / "run.toml").write_text('data = "/home/someone/f30k"\nmargin = 0.2\nseed = 1\n')
+    (run / "run.toml").write_text('data = "/home/someone/f30k"\nseed = 1\n')
     (run / "log.jsonl").write_text(
         '{"kind": "step", "epoch": 1}\n'
         '{"kind": "epoch", "epoch": 1, "best": true, "i2t_r1": 11.5, "t2i_r1": 9.25}\n'

@@ -567,7 +567,7 @@ TARGETS: dict[str, Target] = {
     "data/offsets.npy": Target(_packed, "offsets.npy", _read_items),
     "data/features.npy": Target(_padded, "features.npy", _read_items),
     "data/lengths.npy": Target(_padded, "lengths.npy", _read_items),
-    "data/grounding": Target(_grounding, "x", lambda folder: [each.first(1) for each in read_grounding(folder / "x")]),
+    "data/grounding": Target(_grounding, "x", lambda folder: read_grounding(folder / "x")),
     "captions/file": Target(_karpathy, "captions", _read_captions, seeds=_captions),
     "captions/ids": Target(_karpathy, "ids.txt", partial(_read_captions, listed=True)),
     "words/json": Target(
