@@ -133,7 +133,7 @@ class InfoNceLoss(MatchingLoss):
 
     def __init__(self, scale: float = 1 / 0.07, *, label_smoothing: float = 0.0, reduction: str = "mean") -> None:
         super().__init__(reduction)
-        self.log_scale = nn.Parameter(torch.tensor(math.log(scale)))
+        self.log_scale = nn.Parameter(_log_of(scale))
         self.label_smoothing = label_smoothing
 
     def scale(self) -> Tensor:
@@ -168,7 +168,7 @@ class SigmoidLoss(MatchingLoss):
 
     def __init__(self, scale: float = 10.0, bias: float = -10.0, *, reduction: str = "mean") -> None:
         super().__init__(reduction)
-        self.log_scale = nn.Parameter(torch.tensor(math.log(scale)))
+        self.log_scale = nn.Parameter(_log_of(scale))
         self.bias = nn.Parameter(torch.tensor(bias))
 
     def _of_batch(self, scores: Tensor, **options: Any) -> Tensor:
@@ -179,6 +179,12 @@ class SigmoidLoss(MatchingLoss):
 
     def extra_repr(self) -> str:
         return f"reduction={self.reduction!r}"
+
+
+def _log_of(scale: float) -> Tensor:
+    if not 0 < scale < math.inf:
+        raise ValueError(f"scale must be a positive number, got {scale}")
+    return torch.tensor(math.log(scale))
 
 
 def matching_loss(config: ModelConfig, *, reduction: str = "sum") -> MatchingLoss:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -191,3 +192,10 @@ def test_structure_pushes_the_hardest_apart(kind: str) -> None:
         ranked = (own if kind == "own" else other).detach().clone().fill_diagonal_(-9)
         expected = 0.7 * torch.nn.functional.one_hot(ranked.argmax(1), 4).double()
         torch.testing.assert_close(own.grad, expected)
+
+
+@pytest.mark.parametrize("kind", [InfoNceLoss, SigmoidLoss])
+@pytest.mark.parametrize("scale", [0.0, -1.0, math.inf, math.nan])
+def test_scales_to_start_from_are_positive(kind: Callable[[float], MatchingLoss], scale: float) -> None:
+    with pytest.raises(ValueError, match=f"^scale must be a positive number, got {scale}$"):
+        kind(scale)

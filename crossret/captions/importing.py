@@ -14,7 +14,7 @@ from crossret.captions.reading import read_captions_file
 from crossret.data.names import check_name
 from crossret.data.owners import write_owners
 from crossret.data.pictures import id_of
-from crossret.data.precomputed import caption_ids_path, captions_path, ids_path, owners_path, read_image_ids
+from crossret.data.precomputed import caption_ids_path, captions_path, ids_path, owners_path, read_image_ids, words_path
 from crossret.files.atomic import atomic_write
 from crossret.files.directories import occupied
 
@@ -74,7 +74,8 @@ def import_captions(
     with occupied(directory):
         for name, part in parts.items():
             captions_file, own_ids_file = captions_path(directory, name), caption_ids_path(directory, name)
-            for output in (captions_file, own_ids_file, owners_path(directory, name)):
+            of_captions = (place(directory, name) for place in (owners_path, words_path))
+            for output in (captions_file, own_ids_file, *of_captions):
                 if output.exists():
                     raise FileExistsError(f"{output}: is there already; choose another directory")
             images = [image.first(per_image) for image in part]

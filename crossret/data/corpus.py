@@ -93,7 +93,7 @@ def check_readable(config: ModelConfig, data: Corpus) -> None:
     Raises:
         ValueError: the model cannot read such regions, would use more of them than there are, or reads them in the
             order of boxes that there are not; names the data. A caption has more words than it reads, or tokens are of
-        another size; names the line, or the tokens.
+            another size; names the line, or the tokens.
     """
     if data.image_dim != config.image_dim:
         raise ValueError(

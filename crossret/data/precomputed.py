@@ -23,7 +23,7 @@ from crossret.data.vocabulary import tokenize
 from crossret.files.arrays import map_array
 from crossret.files.features import StoredItems, read_lengths
 from crossret.files.json import parse_json_object
-from crossret.files.lines import read_lines
+from crossret.files.lines import digest, read_lines
 from crossret.files.regular import read_regular
 from crossret.files.unicode import escaped, is_unicode
 from crossret.hyperparameters import ModelConfig
@@ -40,7 +40,8 @@ WORDS = "_words"
 """How the name of the directory ends that holds tokens of a split's captions."""
 OF_CAPTIONS = (_CAPTIONS, WORDS, _CAPTION_IDS, _OWNERS)
 """How the names end that its images do not change, those first that the captions' words decide."""
-SPANS = "spans.npy"  # in it, of which words the tokens are
+SPANS, CAPTIONS_READ = "spans.npy", "captions.sha256"
+"""In it: of which words the tokens are, and a digest of the captions that they are of."""
 MAPPING = "id_mapping.json"
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".gif", ".bmp")  # others are known by what is in them
 
@@ -224,7 +225,7 @@ class PrecomputedDataset:
         self.boxes_name = str(boxes_file)
         self.n_regions, self.image_dim = self.features[0].shape
         self.words_name = str(words_path(directory, split))
-        self._stored_captions = captions
+        self._stored_captions = self.captions
         ids_file = ids_path(directory, split)
         if ids_file.exists():
             names = read_image_ids(ids_file)
@@ -249,7 +250,7 @@ class PrecomputedDataset:
 
         Raises:
             FileNotFoundError: there are none; says what makes them.
-            ValueError: a file is malformed, or they are not as many as the captions; names it.
+            ValueError: a file is malformed, or they are not of the captions; names it.
         """
         if not self.has_words:
             raise FileNotFoundError(
@@ -257,8 +258,13 @@ class PrecomputedDataset:
                 "--text-encoder` writes it with the features; `crossret train --text-encoder` reads captions themselves"
             )
         found = StoredItems.of_directory(Path(str(self.words_name)))
-        if len(found) != self._stored_captions:
-            raise ValueError(f"{self.words_name}: tokens of {len(found)} captions, not of {self._stored_captions}")
+        captions, read = self._stored_captions, Path(str(self.words_name)) / CAPTIONS_READ
+        if len(found) != len(captions):
+            raise ValueError(f"{self.words_name}: tokens of {len(found)} captions, not of {len(captions)}")
+        if read.exists() and read_lines(read) != [digest(captions)]:
+            raise ValueError(
+                f"{self.words_name}: tokens of other captions than {self.captions_name} has: extract again"
+            )
         return found
 
     @cached_property
@@ -266,7 +272,7 @@ class PrecomputedDataset:
         """(rows, 2), of each of these tokens the characters of its word in its caption; None where they are not told.
 
         Raises:
-            ValueError: they are not as many as the tokens; names the file.
+            ValueError: they are not as many as the tokens, or not in a caption; names the file and the token.
         """
         path = Path(str(self.words_name)) / SPANS
         if not path.exists():
@@ -274,6 +280,13 @@ class PrecomputedDataset:
         spans = map_array(path, ndim=2, dtypes=["<i4"])
         if spans.shape != (len(self.words.values), 2):
             raise ValueError(f"{path}: shape {spans.shape} is not {(len(self.words.values), 2)}, two for every token")
+        offsets = self.words.offsets
+        assert offsets is not None
+        lengths = np.repeat([len(caption) for caption in self._stored_captions], np.diff(offsets))
+        within = (0 <= spans[:, 0]) & (spans[:, 0] <= spans[:, 1]) & (spans[:, 1] <= lengths)
+        if not within.all():
+            row = int(within.argmin())
+            raise ValueError(f"{path}: row {row}: {spans[row].tolist()} are no places in its caption")
         return spans
 
     def first(self, images: int) -> PrecomputedDataset:

@@ -21,6 +21,7 @@ from torch import nn
 from crossret.captions.images import CaptionedImage
 from crossret.data.owners import write_owners
 from crossret.data.precomputed import (
+    CAPTIONS_READ,
     boxes_path,
     captions_path,
     features_path,
@@ -32,12 +33,13 @@ from crossret.data.precomputed import (
 from crossret.extraction.grids import device_of
 from crossret.extraction.parts import Column, Part
 from crossret.extraction.protocol import PictureEncoder, TextEncoder, Tokens
-from crossret.extraction.resuming import NAMED, PICTURES, WORDS, digest, identity, ids_are_given, part_path, resumable
+from crossret.extraction.resuming import NAMED, PICTURES, WORDS, identity, ids_are_given, part_path, resumable
 from crossret.extraction.sources import find_source
 from crossret.files.arrays import map_array, write_rows
 from crossret.files.atomic import atomic_write
 from crossret.files.directories import occupied
 from crossret.files.features import VALUES
+from crossret.files.lines import digest
 
 _AHEAD = 2  # batches that are decoded while one is encoded
 
@@ -112,7 +114,8 @@ def extract_pictures(
     And, where their numbers differ, ``_lengths.npy``; of captions ``_caps.txt`` and, where pictures differ in their
     number, ``_image_of_caption.npy``; with an encoder of texts ``{split}_words``, a directory of packed tokens of all
     captions, ``values.npy`` and ``offsets.npy``, with ``spans.npy``, (rows, 2) int32: the characters, from the first to
-    behind the last, of the word in the caption that a token is of or a part of; 0, 0 where that is not known.
+    behind the last, of the word in the caption that a token is of or a part of; 0, 0 where that is not known; and
+    ``captions.sha256``, by which tokens of other captions than the split's are told.
 
     Pictures are those that ``captions`` names, in its order; else those of ``{split}_ids.txt``, where it is there,
     as ``crossret import-captions`` leaves it; else all, sorted by path.
@@ -329,6 +332,7 @@ def _encode_captions(
             spans = np.zeros((len(values), 2), np.int32) if tokens.spans is None else tokens.spans
             part.append(start + len(batch), tokens.lengths, {"values": values, "spans": spans})
             progress(start + len(batch), len(lines))
+    _write_lines(part.directory / CAPTIONS_READ, [digest(lines)])
     part.become_corpus(output)
 
 

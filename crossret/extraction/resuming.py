@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from crossret.data.precomputed import features_path
 from crossret.extraction.parts import is_begun
 from crossret.extraction.protocol import PictureEncoder, TextEncoder
 from crossret.files.json import read_json_object, write_json
+from crossret.files.lines import digest
 from crossret.files.tensors import digest_of_tensors
 
 PICTURES, WORDS = "pictures", "words"
@@ -38,14 +38,6 @@ def ids_are_given(part: Path, ids_file: Path) -> bool:
 def identity(encoder: PictureEncoder[Any] | TextEncoder) -> str:
     """Tells an encoder from all whose tokens are others."""
     return digest([digest_of_tensors(encoder.module.state_dict()), json.dumps(encoder.settings(), sort_keys=True)])
-
-
-def digest(texts: Iterable[str]) -> str:
-    """A fingerprint of texts in their order."""
-    found = hashlib.sha256()
-    for text in texts:
-        found.update(text.encode("utf-8", "surrogateescape") + b"\0")
-    return found.hexdigest()
 
 
 @contextmanager

@@ -85,7 +85,7 @@ class PictureSplit(PrecomputedDataset):
         self.image_of_caption = np.repeat(np.arange(self.n_images), [len(own) for own in source.captions])
         self.feature_rows = np.arange(self.n_images, dtype=np.int64)
         self.ids = source.ids
-        self.words_name, self._stored_captions = str(words_path(root, split)), self.n_captions
+        self.words_name, self._stored_captions = str(words_path(root, split)), self.captions
 
 
 class _Pictures(StoredItems):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import hashlib
 import os
+from collections.abc import Iterable
 
 from crossret.files.regular import LARGEST_LINES, read_regular
 
@@ -23,3 +25,11 @@ def read_lines(path: str | os.PathLike[str]) -> list[str]:
         raise ValueError(f"{os.fspath(path)}, line {line}: not UTF-8 ({why})") from error
     text = text if "\n" in text else text.replace("\r", "\n")
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+
+
+def digest(texts: Iterable[str]) -> str:
+    """A fingerprint of texts in their order."""
+    found = hashlib.sha256()
+    for text in texts:
+        found.update(text.encode("utf-8", "surrogateescape") + b"\0")
+    return found.hexdigest()

@@ -241,6 +241,10 @@ def test_mistakes_are_one_line(tmp_path: Path, crossret: Cli) -> None:
     np.save(tmp_path / "data/train_image_of_caption.npy", np.arange(6))
     assert crossret("import-captions", path, "--output", tmp_path / "data", "--splits", "train=train") == 2
     assert "train_image_of_caption.npy: is there already" in crossret.err
+    (tmp_path / "data/train_image_of_caption.npy").unlink()
+    (tmp_path / "data/train_words").mkdir()  # tokens of captions that were there
+    assert crossret("import-captions", path, "--output", tmp_path / "data", "--splits", "train=train") == 2
+    assert "train_words: is there already" in crossret.err
 
 
 def test_an_id_goes_before_what_a_list_calls_another_image(tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ import torch
 
 from crossret.data import PrecomputedDataset, Vocabulary
 from crossret.data.corpus import PrecomputedCorpus, fields_of_data
+from crossret.data.precomputed import CAPTIONS_READ
 from crossret.evaluation import encode_dataset, score_matrix
+from crossret.files.lines import digest
 from crossret.models import MODELS
 from crossret.training import TrainingConfig, load_model, train
 from tests.cli.command import TINY_MODELS, Cli
@@ -242,3 +244,27 @@ def test_what_cannot_be_read_is_told(data: Path, tmp_path: Path) -> None:
     np.save(words / "offsets.npy", np.load(words / "offsets.npy")[[0, -1]])
     with pytest.raises(ValueError, match="dev_words: tokens of 1 captions, not of 20"):
         PrecomputedCorpus(PrecomputedDataset(tmp_path, "dev"), None)
+
+
+def test_tokens_of_other_captions_are_told(tmp_path: Path) -> None:
+    write_split(tmp_path, "dev", 3)
+    (tmp_path / "dev_words" / CAPTIONS_READ).write_text(f"{digest(PrecomputedDataset(tmp_path, 'dev').captions)}\n")
+    assert len(PrecomputedDataset(tmp_path, "dev").first(2).words) == 6
+    captions = (tmp_path / "dev_caps.txt").read_text().splitlines(keepends=True)
+    (tmp_path / "dev_caps.txt").write_text("".join(reversed(captions)))
+    message = rf"^{tmp_path}/dev_words: tokens of other captions than {tmp_path}/dev_caps.txt has: extract again$"
+    with pytest.raises(ValueError, match=message):
+        PrecomputedCorpus(PrecomputedDataset(tmp_path, "dev"), None)
+
+
+@pytest.mark.parametrize("wrong", [[-1, 2], [3, 2], [0, 99]])
+def test_words_that_are_not_in_the_caption_are_told(wrong: list[int], tmp_path: Path) -> None:
+    write_split(tmp_path, "dev", 3)
+    rows = len(np.load(tmp_path / "dev_words" / "values.npy"))
+    spans = np.tile(np.int32([0, 7]), (rows, 1))
+    np.save(tmp_path / "dev_words" / "spans.npy", spans)
+    np.testing.assert_array_equal(PrecomputedDataset(tmp_path, "dev").word_spans, spans)
+    spans[4] = wrong
+    np.save(tmp_path / "dev_words" / "spans.npy", spans)
+    with pytest.raises(ValueError, match=r"dev_words/spans.npy: row 4: .* are no places in its caption$"):
+        _ = PrecomputedDataset(tmp_path, "dev").word_spans
