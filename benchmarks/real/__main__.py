@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from benchmarks.real.fetching import PACKAGES, TEXT_ENCODER, fetch
 from benchmarks.real.pictures import COLLECTIONS, Captioned, splits_of
 from benchmarks.real.report import RECALLS, WAYS, table
 from benchmarks.records import keep_record
+from crossret.data.precomputed import features_path
 from crossret.extraction import load_picture_encoder
 from crossret.files.json import read_json, write_json
 
@@ -50,6 +52,8 @@ def make_data(name: str, directory: Path) -> Path:
     sys.path.insert(0, str(directory / "packages"))
     splits = splits_of(pictures, load_picture_encoder(ENCODER), test)
     for split, own in splits.items():
+        if features_path(data, split).exists():  # of a run that was killed
+            continue
         captions = directory / "data" / f"{data.name}_{split}.tsv"
         captions.parent.mkdir(parents=True, exist_ok=True)
         captions.write_text("".join(_line(picture, root) for picture in own))
@@ -71,6 +75,7 @@ def train(data: Path, model: str, captions: str, loss: str, seed: int, directory
     figures = run / "test.json"
     if not figures.exists():
         how = ["--captions", captions, "--set", f"{MODELS[model]} loss={loss} {SCHEDULE}", "--seed", str(seed)]
+        shutil.rmtree(run, ignore_errors=True)  # of a training that was killed: its time would not be known
         start = time.perf_counter()
         crossret("train", data, "--output", run, "--model", model, *how, directory=directory)
         seconds = time.perf_counter() - start

