@@ -108,7 +108,8 @@ def _written(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-COMPARISON = max((PAGES.parent / "benchmarks" / "results" / "comparison").glob("*.json"))  # the newest, by its name
+RECORDS = PAGES.parent / "benchmarks" / "results"
+COMPARISON, REAL = max((RECORDS / "comparison").glob("*.json")), max((RECORDS / "real").glob("*.md"))  # newest, by name
 PAPERS = {
     "scan": "[Stacked cross attention](https://arxiv.org/abs/1803.08024), Lee et al. 2018",
     "sman": "[Stacked multi-modal attention](https://doi.org/10.1109/TCYB.2020.2985716), Ji et al. 2020",
@@ -124,6 +125,11 @@ def compared() -> str:
     return markdown(parse_json_object(COMPARISON.read_bytes(), COMPARISON)).strip()
 
 
+def real() -> str:
+    """Recall on real pictures, as `make real` recorded it."""
+    return REAL.read_text(encoding="utf-8").strip()
+
+
 def papers() -> str:
     """Every model with its paper and what it reaches on scenes."""
     variants = parse_json_object(COMPARISON.read_bytes(), COMPARISON)["variants"]
@@ -137,7 +143,7 @@ def papers() -> str:
 WRITTEN: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "../README.md": {"models": papers},
     "backends.md": {"backends": backends, "bits": bits, "errors": errors},
-    "benchmarks.md": {"models": compared},
+    "benchmarks.md": {"models": compared, "real": real},
     "models.md": {"schedule": schedule, "models": models},
 }
 
