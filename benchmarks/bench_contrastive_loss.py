@@ -26,7 +26,7 @@ def eager_sigmoid(scores: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     return -logsigmoid(signs * (scale * scores + bias)).sum() / len(scores)
 
 
-# By the functions of this package and by PyTorch's, with the numbers that training starts from.
+# Functions of this package and of PyTorch, with the numbers that training starts from.
 LOSSES: dict[str, tuple[Loss, Loss, tuple[float, ...]]] = {
     "infonce": (infonce_loss, eager_infonce, (1 / 0.07,)),
     "sigmoid": (sigmoid_loss, eager_sigmoid, (10.0, -10.0)),

