@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +25,7 @@ from crossret_kernels.extending import (
 LARGEST_SCALE = 100.0  # of InfoNCE: CLIP, Section 2.5
 
 
-class MatchingLoss(nn.Module):
+class MatchingLoss(nn.Module, ABC):
     """A loss over a score matrix of which a diagonal holds the matching pairs: what all of them have in common.
 
     A subclass has ``_of_batch``, and ``_of_share`` of a batch of which this process has some rows.
@@ -81,12 +82,13 @@ class MatchingLoss(nn.Module):
         """A sum over a batch, or a rank's share in it, as this loss has it: terms beside a mean are means, too."""
         return summed / share.total if self.reduction == "mean" else summed
 
+    @abstractmethod
     def _of_batch(self, scores: Tensor, **options: Any) -> Tensor:
-        raise NotImplementedError
+        """The loss of all of a batch."""
 
+    @abstractmethod
     def _of_share(self, scores: Tensor, share: Share, **options: Any) -> Tensor:
         """The sum of what this rank's rows and columns have of the batch's loss."""
-        raise NotImplementedError
 
 
 class TripletLoss(MatchingLoss):

@@ -1,4 +1,4 @@
-"""What calls of "triton" and "cuda" cost the host, on any machine: python -m benchmarks.gpu.host [PART OF NAME].
+"""Costs of calls of "triton" and "cuda" to the host, on any machine: python -m benchmarks.gpu.host [PART OF NAME].
 
 Compiled kernels and products are replaced by nothing ("cuda" is the library that runs its kernels on the CPU for tests,
 which g++ builds first, and runs none), and tensors lie on the CPU in the device's place. What is left
@@ -6,7 +6,7 @@ is what a training step or a search waits for while the device has nothing to do
 launches' own bookkeeping. Lengths are new at every call, as a training's batches are. What depends on
 D is the device's work alone: features are narrow, so that the CPU's zeros cost no more than a launch.
 
-Of "triton" it is counted, too, what a call asks of the device and of its allocator, and what that costs by `PRICES`.
+Requests of "triton" to the device and its allocator are counted, too, with their costs by `PRICES`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BATCHES = 400  # of lengths
 DIM = 16
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of mallopt(3)
 
-# What one of a kind costs the host in µs: usually, and on a virtual machine with an H100 where a plain operation of
+# Host µs for one of a kind: usually, and on a virtual machine with an H100 where a plain operation of
 # PyTorch took 33; what reaches the device by another way was not told apart there.
 PRICES: dict[str, tuple[float, float]] = {
     "kernels": (3, 33), "products": (9, 33), "operations": (7, 33), "memsets": (6, 33), "copies": (10, 33),
@@ -118,7 +118,7 @@ def counted(step: Step) -> Counter[str]:
 
 
 def cost(counts: Counter[str], measured: bool) -> float:
-    """What these come to, in µs."""
+    """Sum of the prices of these, in µs."""
     return sum(prices[measured] * counts[kind] for kind, prices in PRICES.items())
 
 

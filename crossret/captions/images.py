@@ -20,7 +20,7 @@ FIELDS = {
     "caption": ("caption", "captions", "text", "comment", "sentence", "title"),
     "split": ("split",),
 }
-"""What fields of JSON objects and columns of tables are called, the likeliest first."""
+"""Names of fields of JSON objects and of columns of tables, the likeliest first."""
 
 _COCO = re.compile("COCO_[a-z]+[0-9]{4}_0*([0-9]+)")
 

@@ -270,7 +270,7 @@ class PrecomputedCorpus:
         return digest.hexdigest()
 
     def _digest_of_tokens(self) -> bytes:
-        """Of how many tokens every caption has, and of those of up to 64 captions, evenly spaced."""
+        """Counts of every caption's tokens, and the tokens of up to 64 captions, evenly spaced, as bytes."""
         sampled = np.unique(np.linspace(0, self.n_captions - 1, _SAMPLED).astype(np.int64))
         tokens, _ = self.captions(sampled)
         return self.data.words.counts()[: self.n_captions].tobytes() + tokens.numpy().tobytes()

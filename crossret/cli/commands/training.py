@@ -367,7 +367,7 @@ def train(
 
 
 def _with_encoder_rate(how: TrainingConfig, part: str, rate: str | None) -> TrainingConfig:
-    """The same with a group of an encoder's parameters; one that --parameter-groups has stays as it is."""
+    """Settings of the training with a group of an encoder's parameters; one that is there already stays as it is."""
     groups = [group for group in how.parameter_groups if group.has(f"{part}.module")]
     if groups:
         if rate is not None:

@@ -82,7 +82,7 @@ def _data_set(path: str | Path, file: Any, name: str) -> Any:
     """A data set of three dimensions in the file itself."""
     found: dict[str, Any] = {}
     with undamaged(f"{path}: {name}"):
-        # What links lead to is not visited. Names that are no UTF-8 come as bytes.
+        # Links are not followed. Names that are no UTF-8 come as bytes.
         file.visititems(
             lambda place, item: found.update({os.fsdecode(place): item}) if hasattr(item, "chunks") else None
         )
