@@ -17,7 +17,7 @@ from torch import Tensor
 from crossret.data.pictures import read_picture
 from crossret.extraction import PictureEncoder
 
-_ALIKE = 0.9  # cosine of two pictures' mean features above which they are near-doubles
+_ALIKE = 0.95  # cosine of two pictures' mean features above which they are near-doubles
 _SYMBOLS = ("symbols/", "town/roadsigns/")
 _NO_DRAWINGS = ("shapes/", "computer/icons/", "unsorted/duplicates/", "buttons/", "logos/")
 _MOST_PIXELS = 2**22  # 18 drawings of 6,842 have more, and three quarters of all pixels
