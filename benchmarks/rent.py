@@ -83,7 +83,7 @@ def step_of(name: str, settings: dict[str, Any], n: int) -> Callable[[], None]:
     kind, regions = name.split(",")[0], 1 if "," in name else REGIONS
     config, made = MODELS[kind]
     torch.manual_seed(0)
-    tokens = {"text_dim": 512} if regions == 1 else {"vocabulary_size": WORDS}
+    tokens = {"text_dim": 512, "vocabulary_size": 0} if regions == 1 else {"vocabulary_size": WORDS}
     model = made(config(image_dim=DIM if regions > 1 else 512, **tokens, **settings))
     batch = {
         "regions": torch.randn(n, regions, model.config.image_dim),
