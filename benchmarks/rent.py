@@ -73,7 +73,7 @@ CASES: list[tuple[str, str, dict[str, Any], int, Callable[[], Any]]] = [
     ("gated_attention", "sman", {}, 64, _no_cpu(gated_attention.KERNELS)),
     ("dense of SMAN", "sman", {}, 64, lambda: mock.patch.object(Products, "serve", lambda *_: False)),
     ("HAN, dense", "han", {}, 16, lambda: mock.patch.object(Products, "serve", lambda *_: False)),
-    ("dense of HAN, two layers", "han", {"layers": 2}, 16, lambda: mock.patch.object(Products, "serve", lambda *_: False)),
+    ("dense of two layers", "han", {"layers": 2}, 16, lambda: mock.patch.object(Products, "serve", lambda *_: False)),
     ("self_attention", "han", {"layers": 2}, 16, lambda: mock.patch.object(layers, "self_attention", _in_torch)),
 ]  # fmt: skip
 

@@ -40,7 +40,7 @@ from benchmarks.turns import Side, Turns, take_turns, timed
 from benchmarks.waiting import busy_processes
 from crossret.files.json import write_json
 from crossret.machine import describe_machine
-from crossret_kernels import maxsim_scores, scan_scores, triplet_loss
+from crossret_kernels import maxsim_scores, scan_scores
 from crossret_kernels.backends import NATIVE_MISSING
 
 OURS, PRODUCT, FLOOR = "ours", "torch.mm", "floor"
@@ -297,27 +297,6 @@ def almost_nothing(run: Run) -> Iterator[Row]:
                     yield Row(name, statistics.median(found) * 1e6, limit, unit="µs", note=note)
 
 
-def losses(run: Run) -> Iterator[Row]:
-    """A loss and its gradient, divided by reading the scores and writing that gradient; the chain in torch, by it."""
-    n = 1024 if run.quick else 4096
-    generator = torch.Generator().manual_seed(0)
-    scores = (torch.randn(n, n, generator=generator) * 0.1 + 0.15 * torch.eye(n)).requires_grad_()
-    values = scores.detach()
-
-    def step(negatives: str, backend: str) -> tuple[Tensor, ...]:
-        return torch.autograd.grad(triplet_loss(scores, negatives=negatives, backend=backend), scores)
-
-    def moved() -> None:
-        values.sum()
-        torch.empty_like(values).fill_(1.0)
-
-    for negatives in ("hardest", "sum", "softmax"):
-        ours, chain = partial(step, negatives, "cpu"), partial(step, negatives, "torch")
-        turns = run.turns(**{OURS: timed(ours), "moving": timed(moved), "torch": timed(chain)})
-        yield Row(f"{negatives} {n} × {n} / moving", turns.ratio(OURS, "moving"), 2.0, note=str(turns))
-        yield Row(f"{negatives} {n} × {n}, torch / ours", turns.ratio("torch", OURS), 5.0, at_least=True)
-
-
 GROUPS: dict[str, Callable[[Run], Iterator[Row]]] = {
     "product": beside_the_product,
     "bfloat16": in_bfloat16,
@@ -325,7 +304,6 @@ GROUPS: dict[str, Callable[[Run], Iterator[Row]]] = {
     "few": few_against_many,
     "layouts": layouts,
     "centred": item_centred,
-    "losses": losses,
     "nothing": almost_nothing,
 }
 

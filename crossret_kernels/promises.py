@@ -34,11 +34,8 @@ OPERATIONS = (
     *("scan_scores", "maxsim_scores", "scan_attend", "gated_attention_scores", "heterogeneous_scores"),
     *("attention_pool", "triplet_loss", "infonce_loss", "sigmoid_loss"),
 )
-# Where kernels multiply in bfloat16, and where losses are PyTorch operations on scores as they come.
-_NARROW = {
-    "cpu": {torch.bfloat16: ("gated_attention_scores", "heterogeneous_scores")},
-    "torch": dict.fromkeys((torch.bfloat16, torch.float16), ("triplet_loss", "infonce_loss")),
-}
+# Where kernels multiply in bfloat16.
+_NARROW = {"cpu": {torch.bfloat16: ("gated_attention_scores", "heterogeneous_scores")}}
 
 
 def unit_of(operation: str, backend: str, dtype: torch.dtype) -> torch.dtype:

@@ -56,7 +56,10 @@ def bits() -> str:
 def errors() -> str:
     """By backend, operation and dtype what errors are counted in."""
     rows: dict[tuple[str, ...], list[str]] = {}
+    served = {name: has for names, has in OPERATIONS.items() for name in names}
     for backend, operation in product(("cpu", "torch"), PROMISED):
+        if backend not in served[operation]:
+            continue
         units = (str(unit_of(operation, backend, dtype)).removeprefix("torch.") for dtype in KERNEL_DTYPES)
         rows.setdefault((f'"{backend}"', *units), []).append(f"`{operation}`")
     said = (

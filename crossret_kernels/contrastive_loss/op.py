@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.backends import select_backend
-from crossret_kernels.contrastive_loss.options import InfoNceOptions, Number, SigmoidOptions, as_number
+from crossret_kernels.contrastive_loss.options import KEPT, InfoNceOptions, Number, SigmoidOptions, as_number
 from crossret_kernels.contrastive_loss.reference import infonce_loss_reference, sigmoid_loss_reference
 from crossret_kernels.contrastive_loss.torch import infonce_loss_torch, sigmoid_loss_torch
 from crossret_kernels.inputs.options import checked
@@ -20,7 +20,6 @@ _INFONCE = (Operand("scores", "Tensor", True), Operand("scale", "Tensor", True),
 _SIGMOID = (*_INFONCE[:2], Operand("bias", "Tensor", True), *_IDS)
 _INFONCE_OPTIONS = "float label_smoothing, int reduction, SymInt positive_offset"
 _SIGMOID_OPTIONS = "int reduction, SymInt positive_offset"
-KEPT = 8  # numbers of every positive, float32, that InfoNCE keeps for its gradient: csrc/contrastive_loss/cpu.h
 
 
 def _loss_like(scores: Tensor, *arguments: Any) -> Tensor:
@@ -45,14 +44,12 @@ def _sigmoid() -> Kernels:
 
 
 INFONCE_KERNELS = {
-    "cpu": define("infonce_loss", _INFONCE, _INFONCE_OPTIONS, _loss_with_statistics, made="(Tensor, Tensor)"),
     "triton": define(
         "infonce_loss_triton", _INFONCE, _INFONCE_OPTIONS, _loss_with_statistics, made="(Tensor, Tensor)",
         kernels=_softmax,
     ),
 }  # fmt: skip
 SIGMOID_KERNELS = {
-    "cpu": define("sigmoid_loss", _SIGMOID, _SIGMOID_OPTIONS, _loss_like),
     "triton": define("sigmoid_loss_triton", _SIGMOID, _SIGMOID_OPTIONS, _loss_like, kernels=_sigmoid),
 }
 
@@ -86,11 +83,10 @@ def infonce_loss(
         reduction: "mean" over the n_rows positives (CLIP), "sum", or "none": (n_rows,). The loss of a positive is half
             of that of its row, over all columns, and of its column, over the rows that are here: columns whose
             positives are elsewhere have none.
-        backend: "cpu", "triton", "torch", "reference"; None takes what CROSSRET_BACKEND prefers where it serves the
-            call, else the fastest that does; "cuda" has no kernels of it. "torch" makes several matrices of logits and
-            alone is differentiable twice; "cpu" and "triton" compute in float32 and keep nothing as large as the scores
-            but their gradient, and a copy of scores whose rows are not contiguous. Under torch.func's transforms None
-            takes "torch".
+        backend: "triton", "torch", "reference"; None takes what CROSSRET_BACKEND prefers where it serves the call, else
+            the fastest that does. "torch" makes several matrices of logits and alone is differentiable twice; "triton"
+            keeps nothing as large as the scores but their gradient, and a copy of scores whose rows are not contiguous.
+            Under torch.func's transforms None takes "torch".
 
     Returns:
         A scalar, or (n_rows,) for "none", in the scores' dtype; float32 for half-precision scores under CUDA's

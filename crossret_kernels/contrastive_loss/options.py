@@ -12,6 +12,7 @@ from crossret_kernels.inputs.options import Coded, check_number, choose, keep_nu
 from crossret_kernels.inputs.score_matrix import REDUCTIONS
 
 Number = float | Tensor
+KEPT = 8  # numbers of every positive, float32, that kernels of InfoNCE keep for its gradient
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from crossret_kernels.contrastive_loss.options import InfoNceOptions, Number, as_number
-from crossret_kernels.contrastive_loss.torch import cross_entropies
+from crossret_kernels.contrastive_loss.torch import cross_entropies, with_targets
 from crossret_kernels.inputs.options import checked
-from crossret_kernels.inputs.score_matrix import Ids, as_ids, check_shape, in_float32, matches
+from crossret_kernels.inputs.score_matrix import Ids, as_ids, check_shape, matches
 
 
 def infonce_row_loss(
@@ -38,4 +38,5 @@ def infonce_row_loss(
     check_shape(scores, positive_offset)
     images, captions = as_ids(image_ids, "image_ids", scores), as_ids(caption_ids, "caption_ids", scores)
     match = matches(scores, images, captions, positive_offset)
-    return cross_entropies(in_float32(scores), as_number(scale, "scale", scores), match, options.label_smoothing)
+    logits, targets = with_targets(scores, as_number(scale, "scale", scores), match)
+    return cross_entropies(logits, *targets, options.label_smoothing)

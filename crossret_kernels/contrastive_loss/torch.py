@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import cross_entropy, logsigmoid
 
 from crossret_kernels.contrastive_loss.options import InfoNceOptions, SigmoidOptions
-from crossret_kernels.inputs.score_matrix import in_float32, matches, reduced
+from crossret_kernels.inputs.score_matrix import as_loss, in_float32, matches, reduced
 
 
 def infonce_loss_torch(
@@ -18,37 +18,32 @@ def infonce_loss_torch(
     options: InfoNceOptions,
     offset: int,
 ) -> Tensor:
-    """A scalar, or (n_rows,), in the scores' dtype."""
+    """A scalar, or (n_rows,), in the scores' dtype; computed in float32 or wider."""
     own = slice(offset, offset + len(scores))
-    match = matches(scores, image_ids, caption_ids, offset)
-    of_rows, of_columns = (
-        cross_entropies(in_float32(part), scale, of_part, options.label_smoothing)
-        for part, of_part in ((scores, match), (scores[:, own].T, match[:, own].T))
-    )
-    return reduced((of_rows + of_columns) / 2, options.reduction).to(scores.dtype)
+    logits, (positive, valid) = with_targets(scores, scale, matches(scores, image_ids, caption_ids, offset))
+    of_rows = cross_entropies(logits, positive, valid, options.label_smoothing)
+    logits, positive, valid = (part[:, own].T for part in (logits, positive, valid))
+    of_columns = cross_entropies(logits, positive, valid, options.label_smoothing)
+    return as_loss(reduced((of_rows + of_columns) / 2, options.reduction), scores)
 
 
-def cross_entropies(scores: Tensor, scale: Tensor, match: Tensor, smoothing: float) -> Tensor:
-    """Of every row (n,) with the targets of its positives, over all pairs but those of score −∞; 0 without a positive.
+def with_targets(scores: Tensor, scale: Tensor, match: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Logits of the scores, in float32 or wider, and masks of positives and of all pairs that are not left out.
 
-    Logits are told from their greatest, so that none overflows and large ones lose no digit.
+    A pair of score −∞ is left out: its logit is the least number, of probability 0.
     """
     left_out = scores.isneginf()
-    positive = match & ~left_out
-    some = positive.any(1)
-    logits = (scale * scores.masked_fill(left_out, 0)).masked_fill(~some[:, None], 0)
-    skipped = left_out & some[:, None]
-    greatest = logits.detach().masked_fill(skipped, -torch.inf).max(1).values if logits.size(1) else logits.sum(1)
-    logits = logits - greatest[:, None]
-    of_targets = (1 - smoothing) * _mean(logits, positive)
+    logits = scale * in_float32(scores).masked_fill(left_out, 0)
+    return logits.masked_fill(left_out, torch.finfo(logits.dtype).min), (match & ~left_out, ~left_out)
+
+
+def cross_entropies(logits: Tensor, positive: Tensor, valid: Tensor, smoothing: float) -> Tensor:
+    """Cross entropy (n,) of every row (n, m) with its targets; 0 of a row without a positive."""
+    count, pairs = (mask.sum(1, keepdim=True).to(logits.dtype) for mask in (positive, valid))
+    targets = positive * ((1 - smoothing) / count.clamp(min=1))
     if smoothing:
-        of_targets = of_targets + smoothing * _mean(logits, ~left_out)
-    return (logits.masked_fill(skipped, -torch.inf).logsumexp(1) - of_targets).where(some, 0)
-
-
-def _mean(logits: Tensor, pairs: Tensor) -> Tensor:
-    """Of some of every row; of none 0."""
-    return logits.masked_fill(~pairs, 0).sum(1) / pairs.sum(1).clamp(min=1)
+        targets += valid * (smoothing / pairs.clamp(min=1)).where(count > 0, 0)
+    return cross_entropy(logits, targets, reduction="none")
 
 
 def sigmoid_loss_torch(
@@ -65,4 +60,4 @@ def sigmoid_loss_torch(
     logits = scale * in_float32(scores).masked_fill(left_out, 0) + bias
     signed = logits.where(matches(scores, image_ids, caption_ids, offset), -logits)
     losses = -logsigmoid(signed).masked_fill(left_out, 0)
-    return reduced(losses.sum(1), options.reduction).to(scores.dtype)
+    return as_loss(reduced(losses.sum(1), options.reduction), scores)

@@ -35,7 +35,6 @@ def _triton() -> Kernels:
 
 
 KERNELS = {
-    "cpu": define("triplet_loss", _OPERANDS, _OPTIONS, _loss_like, made=_MADE),
     "triton": define("triplet_loss_triton", _OPERANDS, _OPTIONS, _loss_like, made=_MADE, kernels=_triton),
     "cuda": define("triplet_loss_cuda", _OPERANDS, _OPTIONS, _loss_like, made=_MADE),
 }
@@ -72,17 +71,16 @@ def triplet_loss(
         reduction: "sum" over rows and columns (SCAN), "mean" over the n_rows positives, or "none": (n_rows,). The loss
             of a positive is that of its row, over all columns, plus that of its column, over the rows that are here:
             columns whose positives are elsewhere have none.
-        backend: "cpu", "triton", "cuda", "torch", "reference"; None takes what CROSSRET_BACKEND prefers
-            where it serves the call, else the fastest that does. "torch" makes several matrices of hinges and alone is
-            differentiable twice; "cpu", "triton" and "cuda" compute in float32 and keep nothing as large as the scores
-            but their gradient, and a copy of scores whose rows are not contiguous. Under torch.func's transforms None
-            takes "torch".
+        backend: "triton", "cuda", "torch", "reference"; None takes what CROSSRET_BACKEND prefers where it serves the
+            call, else the fastest that does. "torch" makes several matrices of hinges and alone is differentiable
+            twice; "triton" and "cuda" keep nothing as large as the scores but their gradient, and a copy of scores
+            whose rows are not contiguous. Under torch.func's transforms None takes "torch".
 
     Returns:
         A scalar, or (n_rows,) for "none", in the scores' dtype; float32 for half-precision scores under CUDA's
-        autocast. Where no negative exists the loss is zero, with zero gradient; where hinges are zero so are their
-        gradients, never NaN. NaN among the hinges of a row or column makes its loss NaN, and by "softmax", for p above
-        1, the gradients of its hinges above zero, and no others'.
+        autocast. Half-precision scores are computed with in float32. Where no negative exists the loss is zero, with
+        zero gradient; where hinges are zero so are their gradients, never NaN. NaN among the hinges of a row or column
+        makes its loss NaN, and by "softmax", for p above 1, the gradients of its hinges above zero, and no others'.
 
     Raises:
         ValueError: shapes, names or numbers out of range, tensors on the meta device. TypeError: scores that are no
@@ -97,7 +95,7 @@ def triplet_loss(
         work = 2 * scores.numel() * scores.element_size()
         call = asked(options.operation, options.way, (scores,), work, needs_gradient((scores,)))
         first = fastest_first(call, scores.device)
-    chosen = select_backend(backend, scores.device, scores.dtype, why_no_kernels(scores), first=first)
+    chosen = select_backend(backend, scores.device, scores.dtype, why_no_kernels(scores), KERNELS, first)
     if chosen not in KERNELS:
         loss = triplet_loss_torch if chosen == "torch" else triplet_loss_reference
         return loss(scores, images, captions, options, positive_offset)

@@ -40,5 +40,4 @@ def triplet_row_loss(
     images, captions = as_ids(image_ids, "image_ids", scores), as_ids(caption_ids, "caption_ids", scores)
     exact = in_float32(scores)
     match = matches(exact, images, captions, positive_offset)
-    hinges = options.margin - exact.diagonal(positive_offset)[: len(exact), None] + exact
-    return pooled(hinges.masked_fill(match, 0).relu(), options)
+    return pooled(exact, match, exact.diagonal(positive_offset)[: len(exact)], options)

@@ -204,7 +204,7 @@ class Kernels(Checks):
     @pytest.mark.parametrize("reduction", REDUCTIONS)
     def test_operations(self, backend: str, name: str, reduction: str) -> None:
         """torch's own checks of ``crossret::<name>`` and of its gradient."""
-        operation = f"{name}_loss" if backend == "cpu" else f"{name}_loss_{backend}"
+        operation = f"{name}_loss_{backend}"
         loss_of, gradient_of = (
             getattr(torch.ops.crossret, f"{operation}{suffix}").default for suffix in ("", "_backward")
         )

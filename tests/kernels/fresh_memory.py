@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import sys
-from functools import partial
 
 import numpy as np
 import torch
@@ -17,12 +16,9 @@ from torch import Tensor
 from crossret_kernels import (
     attention_pool_weights,
     heterogeneous_scores,
-    infonce_loss,
     maxsim_scores,
     scan_attend,
     scan_scores,
-    sigmoid_loss,
-    triplet_loss,
 )
 from tests.kernels.gated import gated_operands
 from tests.kernels.heterogeneous import make_layers
@@ -77,15 +73,6 @@ def results() -> list[Tensor]:
         scores = torch.ops.crossret.gated_attention(*tensors, None, 0.9, bfloat16)
         backward = torch.ops.crossret.gated_attention_backward(scores, *tensors, None, 0.9, bfloat16, *[True] * 11)
         collected += [scores, *backward]
-    square = torch.randn(9, 9, generator=generator).requires_grad_()
-    for negatives in ("hardest", "sum", "softmax"):
-        loss = triplet_loss(square, negatives=negatives)
-        collected += [loss, *torch.autograd.grad(loss, square)]
-    contrasts = partial(infonce_loss, scale=3.0), partial(sigmoid_loss, scale=3.0, bias=-2.0)
-    for isa, contrast in itertools.product(ISAS, contrasts):
-        torch.ops.crossret.select_cpu_isa(isa)
-        loss = contrast(square, backend="cpu")
-        collected += [loss, *torch.autograd.grad(loss, square)]
     return [tensor.detach().float().flatten() for tensor in collected]
 
 

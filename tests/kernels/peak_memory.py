@@ -13,7 +13,6 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from crossret_kernels import (
     attention_pool,
     gated_attention_scores,
     heterogeneous_scores,
-    infonce_loss,
     maxsim_argmax,
     maxsim_scores,
     maxsim_topk,
@@ -34,17 +32,10 @@ from crossret_kernels import (
     scan_attention,
     scan_scores,
     scan_topk,
-    sigmoid_loss,
-    triplet_loss,
 )
 from tests.kernels.gated import gated_features, gated_parameters
 from tests.kernels.subprocesses import run_python
 
-LOSSES: dict[str, Callable[..., Tensor]] = {
-    "loss": partial(triplet_loss, negatives="softmax"),
-    "infonce": partial(infonce_loss, scale=10.0, label_smoothing=0.1),
-    "sigmoid": partial(sigmoid_loss, scale=10.0, bias=-10.0),
-}
 HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 SELECTIONS: dict[str, Callable[[], dict[str, Any]]] = {  # their lists take 76 MiB
@@ -137,9 +128,6 @@ def run(case: str) -> float:
         return gated_rise(case)
     if case.startswith("heterogeneous"):
         return heterogeneous_rise(case)
-    if case in LOSSES:
-        leaf = torch.randn(5000, 5000).requires_grad_()  # 95 MiB, and its gradient
-        return rise(lambda: torch.autograd.grad(LOSSES[case](leaf), leaf)) - mebibytes(leaf)
     if case == "maxsim backward":  # 180 MiB of similarities
         leaves = [torch.randn(256, 36, 32).requires_grad_(), torch.randn(256, 20, 32).requires_grad_()]
         scores = maxsim_scores(*leaves, backend="cpu")

@@ -219,8 +219,7 @@ def test_gradients_are_derivatives(name: str, pairs: Tensor | None, backend: str
 
 @differentiable
 def test_torch_func_has_the_gradients_of_autograd(name: str, pairs: Tensor | None) -> None:
-    dtype = torch.float64 if name in LOSSES else torch.float32  # whose kernels no transform takes
-    given, function = prepared(name, dtype)
+    given, function = prepared(name, torch.float32)
 
     def loss(*tensors: Tensor) -> Tensor:
         return weighted(function(*tensors, **options_of(pairs)))

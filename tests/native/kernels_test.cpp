@@ -1,6 +1,6 @@
 // Checks the kernels of every instruction set against the formulas in double precision, one pair at a time, without
 // torch: scores, best contexts and the gradients of both sides, for features held in every way that a call takes; and
-// ranking losses, attention pooling and products of matrices.
+// attention pooling and products of matrices.
 //   kernels_test [isa …]: those named, each of which must be there; else all that this processor has.
 #include <algorithm>
 #include <atomic>
@@ -24,8 +24,6 @@
 #include "dense.h"
 #include "gated.h"
 #include "layered.h"
-#include "contrasts.h"
-#include "losses.h"
 #include "pooling.h"
 
 namespace crossret {
@@ -39,10 +37,6 @@ namespace crossret {
   const CrossAttentionKernels cross_attention_kernels{};                              \
   extern const MaxSimKernels maxsim_kernels __attribute__((weak));                    \
   const MaxSimKernels maxsim_kernels{};                                               \
-  extern const RankingLossKernels ranking_loss_kernels __attribute__((weak));         \
-  const RankingLossKernels ranking_loss_kernels{};                                    \
-  extern const ContrastiveLossKernels contrastive_loss_kernels __attribute__((weak)); \
-  const ContrastiveLossKernels contrastive_loss_kernels{};                            \
   extern const AttentionPoolKernels attention_pool_kernels __attribute__((weak));     \
   const AttentionPoolKernels attention_pool_kernels{};                                \
   extern const DenseKernels dense_kernels __attribute__((weak));                      \
@@ -180,8 +174,6 @@ int main(int argc, char** argv) {
   }
   for (size_t i = 0; i < names.size(); ++i) {
     select_isa(names[i]);
-    check_losses(kernels(Dtype::float32, false));
-    check_contrasts(kernels(Dtype::float32, false));
     check_pooling(kernels(Dtype::float32, false));
     check_dense(kernels(Dtype::float32, false));
     check_layered(kernels(Dtype::float32, false));

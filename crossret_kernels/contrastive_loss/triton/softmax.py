@@ -1,7 +1,7 @@
 """InfoNCE in Triton: one pass over the scores for statistics of rows and columns, one more for their gradient.
 
-Statistics of a row or column of logits z are as csrc/contrastive_loss/problem.h has them: the greatest m, Σ e^(z − m),
-of positives Σ (z − m) and their number, of all Σ (z − m) and their number, which are kept where targets are smoothed.
+Statistics of a row or column of logits z: the greatest m, Σ e^(z − m), of positives Σ (z − m) and
+their number, of all Σ (z − m) and their number, which are kept where targets are smoothed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from crossret_kernels.contrastive_loss.options import KEPT
 from crossret_kernels.contrastive_loss.triton.logits import (
     COLUMNS,
     LOWEST,
@@ -24,7 +25,6 @@ from crossret_kernels.gpu.triton_launch import launch
 from crossret_kernels.gpu.tuning import ContrastiveLoss
 
 PARTS, POSITIVES = tl.constexpr(ContrastiveLoss.PARTS), tl.constexpr(ContrastiveLoss.POSITIVES)
-KEPT = 8  # as csrc/contrastive_loss/cpu.h has them
 
 
 @triton.jit

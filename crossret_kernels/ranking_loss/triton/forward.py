@@ -68,7 +68,7 @@ def hinge_statistics(
 
 @triton.jit
 def finished(a, b, c, p, NEGATIVES: tl.constexpr):
-    """(loss, key, total) of statistics: `HingeGradients` of csrc/ranking_loss/problem.h tells of the latter two."""
+    """(loss, key, total): key is the place of the hardest or the loss by softmax, total is Σ ∂loss/∂hinge."""
     if NEGATIVES == 0:
         loss, key, total = a, tl.where(b == NOWHERE, -1, b).to(tl.float32), tl.where(a == 0.0, 0.0, 1.0)
     elif NEGATIVES == 1:

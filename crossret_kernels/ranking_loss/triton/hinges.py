@@ -1,6 +1,6 @@
 """Hinges of a tile of scores in Triton and statistics of them, by negatives as `options.NEGATIVES` numbers them.
 
-Statistics of a row or column are three numbers, as csrc/ranking_loss/problem.h has them. Hardest (0): the greatest
+Statistics of a row or column are three numbers. Hardest (0): the greatest
 hinge and its place, −1 where none is positive. Sum (1): the sum and the number of hinges. Softmax (2): their greatest
 M, Σ (h / M)ᵖ and Σ (h / M)ᵖ⁻¹.
 """

@@ -1,4 +1,4 @@
-"""InfoNCE and the sigmoid loss of square score matrices with their gradients, beside PyTorch's own functions."""
+"""InfoNCE and the sigmoid loss of square score matrices with gradients: "torch" beside PyTorch's own functions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LOSSES: dict[str, tuple[Loss, Loss, tuple[float, ...]]] = {
 
 @pytest.mark.parametrize("n", [128, 1024, pytest.param(8192, marks=pytest.mark.full)])
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("name", ["cpu", "torch", "eager"])
+@pytest.mark.parametrize("name", ["torch", "eager"])
 def test_loss_and_gradients(benchmark: Any, name: str, loss: str, n: int) -> None:
     n = n if not benchmark.disabled else 8
     own, eager, numbers = LOSSES[loss]
