@@ -194,7 +194,10 @@ def matching_loss(config: ModelConfig, *, reduction: str = "sum") -> MatchingLos
     if config.loss == "triplet":
         options = {name: getattr(config, name) for name in config.OF_TRIPLETS if hasattr(config, name)}
         return TripletLoss(**options, reduction=reduction)
-    return InfoNceLoss() if config.loss == "infonce" else SigmoidLoss()
+    scale = config.loss_scale
+    if config.loss == "infonce":
+        return InfoNceLoss(1 / 0.07 if scale is None else scale, label_smoothing=config.label_smoothing)
+    return SigmoidLoss(10.0 if scale is None else scale, config.loss_bias)
 
 
 class IntraPairLoss(nn.Module):

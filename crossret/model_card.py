@@ -13,8 +13,8 @@ from crossret.data.vocabulary import Vocabulary
 from crossret.files.atomic import atomic_write
 from crossret.files.json import read_json_lines
 from crossret.files.toml import read_toml
-from crossret.models.base import text_reader_of
 from crossret.models.protocol import Matcher
+from crossret.models.texts import reads_texts
 
 CARD = "README.md"
 _LOG, _SETTINGS = "log.jsonl", "run.toml"  # of a training
@@ -56,7 +56,7 @@ def write_card(
         if vocabulary is None
         else f"{len(vocabulary):,} words"
     )
-    captions = _TOKENS if vocabulary is None and text_reader_of(model) is None else _TEXTS
+    captions = _TEXTS if reads_texts(model, vocabulary) else _TOKENS
     weights = sum(parameter.numel() for parameter in model.parameters())
     parts = [
         f"---\nlibrary_name: crossret\ntags:\n- image-text-matching\n- cross-modal-retrieval\n- {model.kind}\n---",

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from crossret.data.named_encoder import NamedEncoder
 from crossret.data.precomputed import check_caption
 from crossret.extraction.choosing import load_picture_encoder
 from crossret.extraction.late_interaction import LateInteractionTexts
@@ -60,37 +61,22 @@ class Picture:
         return Picture(folder, name, status.st_size, status.st_mtime_ns)
 
 
-@dataclass(frozen=True)
-class Encoder:
+def write_index(directory: Path, encoder: NamedEncoder) -> None:
+    """Write ``index.json``, which encoder made the tokens of an index's pictures; raises an OSError."""
+    write_json(directory / INDEX, {"format": _FORMAT, "encoder": asdict(encoder)})
+
+
+def encoder_of_index(directory: Path) -> NamedEncoder:
     """What made the tokens of an index's pictures.
 
-    Attributes:
-        name: as ``load_picture_encoder`` takes it.
-        identity: as ``crossret.extraction.resuming.identity`` tells it from others.
+    Raises:
+        OSError: the directory holds no index, or it cannot be read. ValueError: it is malformed; names the file.
     """
-
-    name: str
-    identity: str
-
-    def write(self, directory: Path) -> None:
-        """Write ``index.json``; raises an OSError."""
-        write_json(directory / INDEX, {"format": _FORMAT, "encoder": asdict(self)})
-
-    @staticmethod
-    def read(directory: Path) -> Encoder:
-        """That of an index.
-
-        Raises:
-            OSError: the directory holds no index, or it cannot be read. ValueError: it is malformed; names the file.
-        """
-        path = directory / INDEX
-        contents = read_json_object(path)
-        encoder = contents.get("encoder")
-        if contents.get("format") != _FORMAT or not isinstance(encoder, dict):
-            raise ValueError(f"{path}: not an index of this version; make it again")
-        if encoder.keys() != {"name", "identity"} or not all(isinstance(part, str) for part in encoder.values()):
-            raise ValueError(f"{path}: 'encoder' must be an object of name and identity, texts")
-        return Encoder(**encoder)
+    path = directory / INDEX
+    contents = read_json_object(path)
+    if contents.get("format") != _FORMAT or "encoder" not in contents:
+        raise ValueError(f"{path}: not an index of this version; make it again")
+    return NamedEncoder.of_json(contents["encoder"], f"{path}: 'encoder'")
 
 
 def has_model(directory: Path) -> bool:
@@ -131,25 +117,30 @@ class PictureIndex:
         images: what was encoded.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], *, device: Any = None) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str], *, device: Any = None, text_encoder: str | None = None
+    ) -> None:
         """Open what ``crossret index`` made.
 
         Args:
             directory: of the index.
             device: where its model goes, or its encoder of texts; the CPU by default.
+            text_encoder: as that of ``Retriever.from_pretrained``.
 
         Raises:
             OSError: it is no index, or a file cannot be read. ValueError: a file is malformed; names it.
         """
         self.directory = Path(directory)
         self._device = torch.device("cpu" if device is None else device)
-        self._encoder = Encoder.read(self.directory)
+        self._encoder = encoder_of_index(self.directory)
         self._loaded: PictureEncoder[Any] | None = None
         images = self.directory / IMAGES
         self.retriever: Retriever | None = None
         self.images: StoredEncoded | StoredShards
         if has_model(self.directory):
-            self.retriever = Retriever.from_pretrained(self.directory / MODEL_DIRECTORY, device=device)
+            self.retriever = Retriever.from_pretrained(
+                self.directory / MODEL_DIRECTORY, device=device, text_encoder=text_encoder
+            )
             self.images = StoredEncoded.of_directory(images, IMAGES)
             shards = self.images.shards
         else:

@@ -25,8 +25,9 @@ from crossret.files.features import read_lengths
 from crossret.hub import download, upload
 from crossret.model_card import write_card
 from crossret.models import Encoded, Matcher, load_model, save_model
-from crossret.models.base import encoder_of, text_reader_of, tokens_of
+from crossret.models.base import encoder_of, tokens_of
 from crossret.models.checkpoints import model_directory
+from crossret.models.texts import new_captions
 from crossret.search.items import encode_texts, evaluating
 from crossret.search.retrieval import retrieve
 from crossret.search.stored import StoredEncoded
@@ -76,6 +77,7 @@ class Retriever:
         device: str | torch.device | None = None,
         backbone: nn.Module | None = None,
         transform: Callable[[Any], Tensor] | None = None,
+        text_encoder: str | None = None,
         revision: str | None = None,
         token: str | bool | None = None,
         cache_dir: Pathlike | None = None,
@@ -91,6 +93,8 @@ class Retriever:
             device: where the model goes; the CPU by default.
             backbone: as ``load_model`` takes it.
             transform: as ``Retriever`` takes it.
+            text_encoder: where the encoder is whose stored tokens of captions the model was trained on, which reads new
+                captions; by default where it was.
             revision, token, cache_dir, force_download, local_files_only: of the Hub, as ``snapshot_download`` of
                 ``huggingface_hub`` takes them.
 
@@ -107,7 +111,7 @@ class Retriever:
                 force_download=force_download,
                 local_files_only=local_files_only,
             )
-        model, vocabulary = load_model(model_directory(place), backbone=backbone)
+        model, vocabulary = load_model(model_directory(place), backbone=backbone, text_encoder=text_encoder)
         made = cls(model if device is None else model.to(device), vocabulary, transform)
         made.run = place
         return made
@@ -278,13 +282,12 @@ class Retriever:
         if where is not None and (wrong := wrong_box(where[None])) is not None:
             raise ValueError(f"boxes: that of region {wrong[1]} {wrong[2]}")
         boxes_in = None if told else self._boxes_in
-        reader = text_reader_of(self.model)
         return Explanation.of(
             self.model,
             images,
             captions,
             caption,
-            spans=None if reader is None else reader.prepare(caption).spans,
+            spans=new_captions(self.model, [caption], self.vocabulary).spans(0),
             boxes=where,
             picture=picture,
             boxes_in=boxes_in,

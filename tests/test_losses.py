@@ -99,6 +99,14 @@ def test_hyper_parameters_choose_the_loss() -> None:
     assert repr(chosen(p=3.0)) == "TripletLoss(margin=0.2, negatives='softmax', p=3.0, reduction='mean')"
     assert isinstance(chosen(loss="infonce"), InfoNceLoss)
     assert isinstance(chosen(loss="sigmoid"), SigmoidLoss)
+    smoothed = chosen(loss="infonce", label_smoothing=0.1, loss_scale=3.0)
+    torch.testing.assert_close(smoothed(SCORES), infonce_loss(SCORES, 3.0, label_smoothing=0.1))
+    started = chosen(loss="sigmoid", loss_scale=3.0, loss_bias=-2.0)
+    torch.testing.assert_close(started(SCORES), sigmoid_loss(SCORES, 3.0, -2.0))
+    for name, wrong in (("label_smoothing", 1.5), ("loss_scale", 0.0)):
+        with pytest.raises(ValueError, match=f"{name} must"):
+            chosen(loss="infonce", **{name: wrong})
+    assert {"label_smoothing", "loss_scale", "loss_bias"} <= set(ScanConfig(**sizes).unused())
     assert ScanConfig(**sizes, loss="infonce").unused()[:2] == ["margin", "negatives"]
     assert {"margin", "negatives", "p"} <= set(HanConfig(**sizes, loss="infonce").unused())
     assert "margin" not in ScanConfig(**sizes).unused()

@@ -108,7 +108,9 @@ def use_device(name: str | None) -> torch.device:
     return torch.device("cuda", int(index))
 
 
-def load_trained(run: Path, data: Path, split: str, device: str | None = None) -> tuple[Matcher, PrecomputedCorpus]:
+def load_trained(
+    run: Path, data: Path, split: str, device: str | None = None, text_encoder: str | None = None
+) -> tuple[Matcher, PrecomputedCorpus]:
     """A model, from the output directory of `train` or its own, and a split that it can read.
 
     Raises a ValueError where the model cannot use the split's regions, or as ``use_device``.
@@ -117,12 +119,12 @@ def load_trained(run: Path, data: Path, split: str, device: str | None = None) -
     from crossret.models.checkpoints import model_directory, reads_pictures
 
     if not reads_pictures(model_directory(run)):
-        return load_for(run, PrecomputedDataset(data, split), device)
+        return load_for(run, PrecomputedDataset(data, split), device, text_encoder)
     from crossret.data.corpus import PrecomputedCorpus, check_readable
     from crossret.extraction import PictureSplit
     from crossret.models.base import encoder_of, text_reader_of
 
-    model, vocabulary = load_model_of(run, device)
+    model, vocabulary = load_model_of(run, device, text_encoder)
     encoder = encoder_of(model)
     assert encoder is not None
     with warnings_as_lines():
@@ -131,18 +133,25 @@ def load_trained(run: Path, data: Path, split: str, device: str | None = None) -
     return model, corpus
 
 
-def load_for(run: Path, images: PrecomputedDataset, device: str | None = None) -> tuple[Matcher, PrecomputedCorpus]:
+def load_for(
+    run: Path, images: PrecomputedDataset, device: str | None = None, text_encoder: str | None = None
+) -> tuple[Matcher, PrecomputedCorpus]:
     """As ``load_trained``, of a split of features that has been opened."""
     from crossret.data.corpus import PrecomputedCorpus, check_readable
     from crossret.models.base import text_reader_of
+    from crossret.models.texts import check_same_encoder
 
-    model, vocabulary = load_model_of(run, device)
+    model, vocabulary = load_model_of(run, device, text_encoder)
     corpus = PrecomputedCorpus(images, vocabulary, text_reader_of(model))
     check_readable(model.config, corpus)
+    if corpus.has_tokens:
+        check_same_encoder(model, images)
     return model, corpus
 
 
-def load_model_of(run: Path, device: str | None = None) -> tuple[Matcher, Vocabulary | None]:
+def load_model_of(
+    run: Path, device: str | None = None, text_encoder: str | None = None
+) -> tuple[Matcher, Vocabulary | None]:
     """A model, from the output directory of `train` or its own, where --device says, and its vocabulary, if any.
 
     Raises an OSError or a ValueError where there is none, or as ``use_device``.
@@ -151,7 +160,7 @@ def load_model_of(run: Path, device: str | None = None) -> tuple[Matcher, Vocabu
 
     place = use_device(device)
     directory = model_directory(run)
-    model, vocabulary = load_model(directory)
+    model, vocabulary = load_model(directory, text_encoder=text_encoder)
     words = "tokens" if vocabulary is None else f"{len(vocabulary):,} words"
     _logger.info("%s: %s of %s, on %s", directory, model.kind, words, place)
     return model.to(place), vocabulary

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret.data.boxes import check_boxes
+from crossret.data.named_encoder import NamedEncoder
 from crossret.data.names import check_name
 from crossret.data.owners import PUBLISHED_CAPTIONS, alike, read_owners
 from crossret.data.vocabulary import tokenize
 from crossret.files.arrays import map_array
 from crossret.files.features import StoredItems, read_lengths
-from crossret.files.json import parse_json_object
+from crossret.files.json import parse_json_object, read_json_object
 from crossret.files.lines import digest, read_lines
 from crossret.files.regular import read_regular
 from crossret.files.unicode import escaped, is_unicode
@@ -40,8 +41,8 @@ WORDS = "_words"
 """How the name of the directory ends that holds tokens of a split's captions."""
 OF_CAPTIONS = (_CAPTIONS, WORDS, _CAPTION_IDS, _OWNERS)
 """How the names end that its images do not change, those first that the captions' words decide."""
-SPANS, CAPTIONS_READ = "spans.npy", "captions.sha256"
-"""In it: of which words the tokens are, and a digest of the captions that they are of."""
+SPANS, CAPTIONS_READ, ENCODED_BY = "spans.npy", "captions.sha256", "encoder.json"
+"""In it: of which words the tokens are, a digest of the captions that they are of, and which encoder made them."""
 MAPPING = "id_mapping.json"
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".gif", ".bmp")  # others are known by what is in them
 
@@ -266,6 +267,16 @@ class PrecomputedDataset:
                 f"{self.words_name}: tokens of other captions than {self.captions_name} has: extract again"
             )
         return found
+
+    @property
+    def words_by(self) -> NamedEncoder | None:
+        """What made these tokens; None where that is not told.
+
+        Raises:
+            ValueError: the file is malformed; names it.
+        """
+        path = Path(str(self.words_name)) / ENCODED_BY
+        return NamedEncoder.of_json(read_json_object(path), str(path)) if path.exists() else None
 
     @cached_property
     def word_spans(self) -> NDArray[np.int32] | None:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from crossret.captions.images import CaptionedImage
+from crossret.data.named_encoder import NamedEncoder
 from crossret.data.owners import write_owners
 from crossret.data.precomputed import (
     CAPTIONS_READ,
+    ENCODED_BY,
     boxes_path,
     captions_path,
     features_path,
@@ -39,6 +41,7 @@ from crossret.files.arrays import map_array, write_rows
 from crossret.files.atomic import atomic_write
 from crossret.files.directories import occupied
 from crossret.files.features import VALUES
+from crossret.files.json import write_json
 from crossret.files.lines import digest
 
 _AHEAD = 2  # batches that are decoded while one is encoded
@@ -115,7 +118,8 @@ def extract_pictures(
     number, ``_image_of_caption.npy``; with an encoder of texts ``{split}_words``, a directory of packed tokens of all
     captions, ``values.npy`` and ``offsets.npy``, with ``spans.npy``, (rows, 2) int32: the characters, from the first to
     behind the last, of the word in the caption that a token is of or a part of; 0, 0 where that is not known; and
-    ``captions.sha256``, by which tokens of other captions than the split's are told.
+    ``captions.sha256``, by which tokens of other captions than the split's are told, and ``encoder.json``, what made
+    them, by which a model that is trained on them reads new captions.
 
     Pictures are those that ``captions`` names, in its order; else those of ``{split}_ids.txt``, where it is there,
     as ``crossret import-captions`` leaves it; else all, sorted by path.
@@ -333,6 +337,7 @@ def _encode_captions(
             part.append(start + len(batch), tokens.lengths, {"values": values, "spans": spans})
             progress(start + len(batch), len(lines))
     _write_lines(part.directory / CAPTIONS_READ, [digest(lines)])
+    write_json(part.directory / ENCODED_BY, asdict(NamedEncoder.of(texts.name, identity(texts))))
     part.become_corpus(output)
 
 

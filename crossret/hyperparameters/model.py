@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
-from crossret.hyperparameters.config import Config, check_at_least, option
+from crossret.hyperparameters.config import Config, check_at_least, check_positive, option
 from crossret.hyperparameters.training import TrainingConfig
 
 Loss: TypeAlias = Literal["triplet", "infonce", "sigmoid"]
@@ -38,6 +38,9 @@ class ModelConfig(Config):
         loss: of the scores of a batch: "triplet", the paper's, by the fields ``OF_TRIPLETS``; "infonce", cross
             entropies of the softmaxes of rows and of columns, with a learnable temperature (CLIP); or "sigmoid", of
             every pair, with a learnable scale and bias (SigLIP). The latter two are means over the batch.
+        label_smoothing: the share of the target of "infonce" that goes to all pairs.
+        loss_scale: scale that "infonce" and "sigmoid" start from; None is 1 / 0.07 and 10.
+        loss_bias: bias that "sigmoid" starts from.
 
     Raises:
         TypeError, ValueError: a field is out of its range; the message names it.
@@ -49,6 +52,9 @@ class ModelConfig(Config):
     max_words: int | None = option(None, "Read a caption's first words only.", size=True)
     freeze_words: bool = option(False, "Keep the word embeddings as they start.")
     loss: Loss = option("triplet", "Loss of the scores.")
+    label_smoothing: float = option(0.0, "Share of infonce's target that goes to all pairs.")
+    loss_scale: float | None = option(None, "Scale that infonce and sigmoid start from; 1 / 0.07 and 10 by default.")
+    loss_bias: float = option(-10.0, "Bias that sigmoid starts from.")
 
     OF_TRIPLETS: ClassVar[tuple[str, ...]] = ("margin", "negatives", "p")
     """Fields of the triplet loss, as far as a model has them."""
@@ -80,6 +86,10 @@ class ModelConfig(Config):
             value = getattr(self, field.name)
             if field.metadata.get("size") and value is not None:
                 check_at_least(self, 0 if self.text_dim and field.name == "vocabulary_size" else 1, field.name)
+        if not 0 <= self.label_smoothing <= 1:
+            raise ValueError(f"label_smoothing must lie in 0..1, not {self.label_smoothing}")
+        if self.loss_scale is not None:
+            check_positive(self, "loss_scale")
         if self.text_dim and self.vocabulary_size:
             raise ValueError(f"vocabulary_size must be 0 where text_dim says tokens, not {self.vocabulary_size}")
 
@@ -110,6 +120,8 @@ class ModelConfig(Config):
     def unused(self) -> list[str]:
         """The fields that make no difference to this model, because of what other fields say."""
         unused = [] if self.loss == "triplet" else [name for name in self.OF_TRIPLETS if hasattr(self, name)]
+        others = {"label_smoothing": ("infonce",), "loss_scale": ("infonce", "sigmoid"), "loss_bias": ("sigmoid",)}
+        unused += [name for name, losses in others.items() if self.loss not in losses]
         return unused if self.text_dim is None else [*unused, *self.OF_WORDS]
 
     @classmethod

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from crossret.data.batches import Batch, Regions, check_lengths
+from crossret.data.named_encoder import NamedEncoder
 from crossret.data.prepared import Prepared
 from crossret.distributed import Group, Share
 from crossret.encoders import PictureTokens, TextTokens, check_tokens, first_words
@@ -36,6 +37,7 @@ class Model(nn.Module):
     Attributes:
         encoder: of pictures, which the model then takes for features; there is none before ``read_pictures_by``.
         text_encoder: of texts, which it then takes for tokens; there is none before ``read_texts_by``.
+        captions_by: what made the stored tokens of captions that it was trained on, where that is known.
     """
 
     kind: ClassVar[str]
@@ -44,6 +46,7 @@ class Model(nn.Module):
     config: ModelConfig
     encoder: PictureTokens
     text_encoder: TextTokens
+    captions_by: NamedEncoder | None = None
     matching_loss: MatchingLoss
 
     def read_pictures_by(self, reader: PictureEncoder[Any]) -> None:
@@ -224,6 +227,11 @@ def text_reader_of(model: Any) -> TextEncoder | None:
     """The encoder through which a model reads texts, if it has one."""
     part = getattr(model, TEXT_ENCODER, None)
     return None if part is None else part.reader
+
+
+def captions_by(model: Any) -> NamedEncoder | None:
+    """What made the stored tokens of captions that a model was trained on, where that is known."""
+    return getattr(model, "captions_by", None)
 
 
 def pretrained_parts(model: Any) -> dict[str, PictureTokens | TextTokens]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from crossret.data.named_encoder import NamedEncoder
 from crossret.data.vocabulary import Vocabulary
 from crossret.extraction.choosing import load_picture_encoder, load_text_encoder
 from crossret.files.atomic import atomic_write
@@ -18,12 +21,14 @@ from crossret.files.json import read_json_object
 from crossret.files.tensors import TensorType, digest_of_tensors, read_header, read_tensors, write_tensors
 from crossret.hyperparameters import ModelConfig
 from crossret.losses import matching_loss
-from crossret.models.base import ENCODER, TEXT_ENCODER, pretrained_parts
+from crossret.models.base import ENCODER, TEXT_ENCODER, captions_by, pretrained_parts
 from crossret.models.kinds import MODELS
 from crossret.models.protocol import Matcher
 from crossret.models.shapes import shapes_alone
 
 WEIGHTS, CONFIG, VOCABULARY = "model.safetensors", "config.json", "vocabulary.json"
+_CAPTIONS_BY = "captions_by.json"
+_PARTS = (VOCABULARY, _CAPTIONS_BY, ENCODER, TEXT_ENCODER)  # that not every model has
 _BACKBONE = "backbone"  # the part of a model that is a module of the user's own
 _LOSS = "matching_loss."  # likewise, of the names of its loss's parameters
 _NAMED = 5  # tensors that an error names
@@ -36,7 +41,8 @@ def save_model(model: Matcher, directory: str | os.PathLike[str], vocabulary: Vo
     ``config.json`` has the hyper-parameters, ``vocabulary.json`` the words (the published code's format), which a model
     that reads tokens of captions has not, and
     ``model.safetensors`` the weights: what ``load_model`` reads; of a model with an encoder of pictures ``encoder`` has
-    what that is, of one of texts ``text_encoder``. The weights are replaced by one rename, and last;
+    what that is, of one of texts ``text_encoder``; of one trained on stored tokens of captions ``captions_by.json``
+    names the encoder that made them. The weights are replaced by one rename, and last;
     where there is another model, its weights go first, so that a kill leaves none of them with this one's words.
 
     Raises:
@@ -50,11 +56,17 @@ def save_model(model: Matcher, directory: str | os.PathLike[str], vocabulary: Vo
         parts[VOCABULARY] = vocabulary.to_json().encode()
     for part, encoder in pretrained_parts(model).items():
         parts |= {f"{part}/{name}": contents for name, contents in encoder.reader.files().items()}
+    if (named := captions_by(model)) is not None:
+        parts[_CAPTIONS_BY] = json.dumps(dataclasses.asdict(named), indent=1).encode()
     for place in {(folder / name).parent for name in parts}:
         place.mkdir(parents=True, exist_ok=True)
     changed = [name for name, contents in parts.items() if not _holds(folder / name, contents)]
-    if changed:
+    others = [folder / name for name in _PARTS if (folder / WEIGHTS).exists() and (folder / name).exists()]
+    left = [path for path in others if not any(Path(name).parts[0] == path.name for name in parts)]
+    if changed or left:
         (folder / WEIGHTS).unlink(missing_ok=True)
+    for path in left:  # of the model that was there
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     for name in changed:
         with atomic_write(folder / name) as file:
             file.write(parts[name])
@@ -62,7 +74,7 @@ def save_model(model: Matcher, directory: str | os.PathLike[str], vocabulary: Vo
 
 
 def load_model(
-    directory: str | os.PathLike[str], *, backbone: nn.Module | None = None
+    directory: str | os.PathLike[str], *, backbone: nn.Module | None = None, text_encoder: str | None = None
 ) -> tuple[Any, Vocabulary | None]:
     """Read what ``save_model`` wrote: (model in evaluation mode on the CPU, vocabulary; None where it reads tokens).
 
@@ -72,6 +84,8 @@ def load_model(
         directory: where the model is.
         backbone: of a model that was saved with one, a module like it. It becomes a part of the model, with the saved
             weights and buffers in the place of its own; which of its weights require a gradient stays as it is.
+        text_encoder: of a model that was trained on stored tokens of captions, where the encoder is that made them; by
+            default where it was. It is loaded when a new caption is read.
 
     Raises:
         FileNotFoundError: a file is missing.
@@ -92,6 +106,13 @@ def load_model(
         model.read_pictures_by(load_picture_encoder(folder / ENCODER, weights=False))
     if _has(TEXT_ENCODER, found):
         model.read_texts_by(load_text_encoder(folder / TEXT_ENCODER, weights=False))
+    if (folder / _CAPTIONS_BY).exists():
+        named = NamedEncoder.of_json(read_json_object(folder / _CAPTIONS_BY), str(folder / _CAPTIONS_BY))
+        model.captions_by = named if text_encoder is None else NamedEncoder.of(text_encoder, named.identity)
+    elif text_encoder is not None:
+        raise ValueError(
+            f"{folder}: text_encoder was given, but the model was not trained on tokens of a known encoder"
+        )
     _check_backbone(path, found, backbone)
     vocabulary = None if config.text_dim is not None else Vocabulary.load(folder / VOCABULARY)
     try:
@@ -132,6 +153,7 @@ def with_config(model: Matcher, config: ModelConfig, place: str) -> Any:
     changed = _made(config, getattr(model, _BACKBONE, None))
     for part, encoder in pretrained_parts(model).items():
         setattr(changed, part, encoder)
+    changed.captions_by = captions_by(model)
     weights, wanted = tensors_of(model), types_of(tensors_of(changed))
     if model.config.loss != config.loss:
         own = {name: name.rpartition(_LOSS)[2] for name in wanted if _LOSS in name}

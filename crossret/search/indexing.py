@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from crossret.data.named_encoder import NamedEncoder
 from crossret.data.pictures import pictures_below
 from crossret.data.vocabulary import Vocabulary
 from crossret.evaluation import Progress
@@ -28,14 +29,15 @@ from crossret.files.features import OFFSETS, VALUES, StoredItems
 from crossret.files.json import write_json
 from crossret.files.shards import SHARDS, StoredShards
 from crossret.models import Encoded, Matcher, save_model
-from crossret.models.base import text_reader_of
+from crossret.models.texts import reads_texts
 from crossret.picture_index import (
     MODEL_DIRECTORY,
-    Encoder,
     Picture,
+    encoder_of_index,
     has_model,
     is_index,
     read_pictures,
+    write_index,
     write_pictures,
 )
 from crossret.search.encoding import write_items
@@ -112,7 +114,7 @@ def update_index(
     place, how = Path(directory), options or Options()
     if model is None:
         load_text_encoder(encoder.name)  # which the pictures are searched by
-    elif vocabulary is None and text_reader_of(model) is None:
+    elif not reads_texts(model, vocabulary):
         raise ValueError(
             f"this {model.kind} reads tokens of captions, so that no text finds pictures by it: "
             "`crossret train --text-encoder` trains one that reads texts"
@@ -158,9 +160,9 @@ class _Index:
     ) -> None:
         """Open it, or make one without pictures; raises a ValueError where it is of another encoder or model."""
         self.images, self.model = place / IMAGES, model
-        own = Encoder(encoder.name, identity(encoder))
+        own = NamedEncoder.of(encoder.name, identity(encoder))
         if is_index(place):
-            before = Encoder.read(place)
+            before = encoder_of_index(place)
             if before.identity != own.identity:
                 raise ValueError(
                     f"{place}: its pictures were encoded by {before.name}, not by {own.name} as it is now: make another"
@@ -174,7 +176,7 @@ class _Index:
             if model is not None:
                 with new_directory(place / MODEL_DIRECTORY) as made:
                     save_model(model, made, vocabulary)
-            own.write(place)
+            write_index(place, own)
         self.shards: list[_Shard] = []
         self.images.mkdir(exist_ok=True)
         if (self.images / SHARDS).exists():

@@ -8,12 +8,11 @@ from contextlib import contextmanager
 
 import torch
 
-from crossret.data.batches import read_texts
 from crossret.data.corpus import PrecomputedCorpus
 from crossret.data.vocabulary import Vocabulary
-from crossret.models.base import text_reader_of
 from crossret.models.encoded import Encoded
 from crossret.models.protocol import Matcher
+from crossret.models.texts import new_captions
 from crossret_kernels.extending import Chosen, ItemBlocks, release_pages
 
 BATCH = 128  # items encoded at a time
@@ -35,14 +34,9 @@ def encode_texts(model: Matcher, captions: Sequence[str], vocabulary: Vocabulary
     """Captions by a model of this vocabulary, kept together.
 
     Raises:
-        ValueError: there are none, or one is not one for ``tokenize``; the model reads tokens, and no texts.
+        ValueError: there are none, or one is not one for ``tokenize``; or as ``new_captions``.
     """
-    read = read_texts(captions, vocabulary, text_reader_of(model))
-    if read is None:
-        raise ValueError(
-            f"this {model.kind} reads tokens of captions and has no encoder that makes them of a text: "
-            "`crossret train --text-encoder` trains a model that has"
-        )
+    read = new_captions(model, captions, vocabulary)
     device = next(model.parameters()).device
     parts = []
     for run in _runs(len(captions), BATCH):

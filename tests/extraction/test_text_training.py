@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +17,20 @@ import torch
 import crossret as library
 from crossret.data import PrecomputedDataset, render_scenes, tokenize
 from crossret.data.corpus import PrecomputedCorpus, fields_of_data
+from crossret.data.named_encoder import NamedEncoder
 from crossret.data.prepared import Prepared
 from crossret.data.scenes.grounding import Grounding
 from crossret.evaluation import encode_dataset, score_matrix
 from crossret.explain.rows import Rows
 from crossret.extraction import load_text_encoder
 from crossret.extraction.protocol import TextEncoder
+from crossret.extraction.resuming import identity
+from crossret.files.json import write_json
 from crossret.hyperparameters import ScanConfig, TrainingConfig
 from crossret.models import Scan, load_model, save_model
 from crossret.models.attention import AttentionMap
 from crossret.models.contributions import ScoreShares, SharePart
+from crossret.models.texts import load_named
 from crossret.search.indexing import update_index
 from crossret.training import train
 from tests.cli.command import Cli
@@ -65,6 +70,7 @@ def with_tokens(scenes: Path, encoder: TextEncoder, directory: Path) -> Path:
         np.save(words / "values.npy", tokens.values.numpy())
         np.save(words / "spans.npy", tokens.spans)
         np.save(words / "offsets.npy", np.cumsum([0, *tokens.lengths]))
+        write_json(words / "encoder.json", asdict(NamedEncoder.of(encoder.name, identity(encoder))))
     return directory
 
 
@@ -121,6 +127,65 @@ def test_stored_tokens_and_a_frozen_encoder_give_the_same_scores(
         spans.append(both[1].spans(3).tolist())
     np.testing.assert_allclose(*scores, rtol=1e-4, atol=1e-5)
     assert spans[0] == spans[1] and spans[0][0][0] == 0
+
+
+def test_a_model_of_stored_tokens_reads_new_captions(
+    scenes: Path, folder_of: Callable[[str], Path], tmp_path: Path, crossret: Cli
+) -> None:
+    """By the encoder that made its tokens, which it knows by name and tells from others."""
+    folder = tmp_path / "bert"
+    shutil.copytree(folder_of("bert"), folder)
+    data, run = with_tokens(scenes, load_text_encoder(folder), tmp_path / "data"), tmp_path / "run"
+    assert crossret("train", data, "--output", run, *TINY) == 0, crossret.err
+    retriever, captions = library.load(run), PrecomputedDataset(data, "test").captions
+    scores = retriever.similarity(data / "test_ims.npy", captions)
+    assert crossret("evaluate", run, data, "--scores", tmp_path / "scores.npy") == 0, crossret.err
+    np.testing.assert_allclose(scores.numpy(), np.load(tmp_path / "scores.npy"), atol=1e-5)
+    explanation = retriever.explain(retriever.encode_images(data / "test_ims.npy")[:1], "a red circle unheard of")
+    assert explanation.words == ["a", "red", "circle", "unheard", "of"]
+    retriever.save_pretrained(tmp_path / "saved")
+    assert "a dog on the grass" in (card := (tmp_path / "saved" / "README.md").read_text()) and str(folder) not in card
+    assert torch.equal(library.load(tmp_path / "saved").similarity(data / "test_ims.npy", captions), scores)
+    tuned = ["--fine-tune", run, "--epochs", "1", "--batch-size", "16"]
+    assert crossret("train", data, "--output", tmp_path / "tuned", *tuned) == 0, crossret.err
+    assert load_model(tmp_path / "tuned" / "best")[0].captions_by == retriever.model.captions_by
+    folder.rename(tmp_path / "moved")
+    search = ["search", run, data, "--caption", captions[2], "--output", tmp_path / "found.jsonl"]
+    load_named.cache_clear()
+    assert crossret(*search) != 0
+    assert str(folder) in crossret.err and "--text-encoder says where it is" in " ".join(crossret.err.split())
+    assert crossret(*search, "--text-encoder", tmp_path / "moved") == 0, crossret.err
+    (entry,) = map(json.loads, (tmp_path / "found.jsonl").read_text().splitlines())
+    assert entry["results"][0]["score"] == pytest.approx(scores[:, 2].max().item(), rel=1e-5)
+    other = load_text_encoder(tmp_path / "moved")
+    with torch.no_grad():
+        next(other.module.parameters()).mul_(2)
+    other.module.save_pretrained(tmp_path / "moved")
+    load_named.cache_clear()
+    assert crossret(*search, "--text-encoder", tmp_path / "moved") != 0
+    assert "another encoder of texts than the one" in " ".join(crossret.err.split())
+    foreign = with_tokens(scenes, other, tmp_path / "foreign")
+    assert crossret("evaluate", run, foreign) != 0
+    assert f"{foreign / 'test_words'}: tokens by" in crossret.err.replace("\n", "")
+    shutil.copytree(foreign / "dev_words", data / "dev_words", dirs_exist_ok=True)
+    assert crossret("train", data, "--output", tmp_path / "none", *TINY) != 0
+    assert "dev_words: tokens by" in crossret.err.replace("\n", "")
+
+
+def test_a_saved_model_leaves_nothing_of_the_one_before(
+    scenes: Path, folder_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    encoder = load_text_encoder(folder_of("bert"))
+    model, _ = started(scenes, encoder)
+    save_model(model, tmp_path, None)
+    assert (tmp_path / "text_encoder").is_dir()
+    plain = Scan(model.config)
+    plain.captions_by = NamedEncoder("models/bert", "0")
+    save_model(plain, tmp_path, None)
+    assert not (tmp_path / "text_encoder").exists()
+    assert load_model(tmp_path)[0].captions_by == plain.captions_by
+    save_model(Scan(model.config), tmp_path, None)
+    assert load_model(tmp_path)[0].captions_by is None
 
 
 def test_a_training_goes_on_bit_for_bit(scenes: Path, folder_of: Callable[[str], Path], tmp_path: Path) -> None:
@@ -235,6 +300,8 @@ def test_data_made_of_others_keep_tokens_where_captions_stay(
 ) -> None:
     """And models on tokens alone are compared, but refused where texts are to be read."""
     data = with_tokens(scenes, load_text_encoder(folder_of("bert")), tmp_path / "data")
+    for named in data.glob("*_words/encoder.json"):  # as data of before have none
+        named.unlink()
     assert crossret("perturb", data, "--output", tmp_path / "shuffled", "--shuffle") == 0, crossret.err
     assert not (tmp_path / "shuffled" / "train_words").exists()
     kept = (np.load(place / "dev_words" / "values.npy") for place in (data, tmp_path / "shuffled"))
@@ -255,7 +322,7 @@ def test_data_made_of_others_keep_tokens_where_captions_stay(
     library.load(run).save_pretrained(tmp_path / "saved")
     assert "model.encode_captions(tokens, lengths)" in (tmp_path / "saved" / "README.md").read_text()
     retriever = library.load(run)
-    with pytest.raises(ValueError, match="has no encoder that makes them of a text"):
+    with pytest.raises(ValueError, match="which encoder makes them is not known"):
         retriever.encode_text("a red circle")
     made = PrecomputedCorpus(PrecomputedDataset(data, "test"), None).captions(slice(4))
     found = retriever.search(retriever.model.encode_captions(*made), scenes / "test_ims.npy", k=1)

@@ -186,7 +186,7 @@ def test_the_command_takes_tokens_where_they_are(kind: str, data: Path, tmp_path
     best = np.load(scores)[3]
     assert found["results"][0]["index"] == best.argmax()
     assert crossret("search", run, data, "--caption", "a dog") != 0
-    assert "has no encoder" in crossret.err
+    assert "which encoder makes them is not known" in crossret.err
     assert crossret("train", data, "--config", run / "run.toml", "--output", tmp_path / "again", "--seed", "1") == 0
     assert 'captions = "tokens"' in (tmp_path / "again" / "run.toml").read_text()
 

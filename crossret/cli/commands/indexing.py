@@ -59,7 +59,7 @@ def index(
     from crossret.extraction.late_interaction import is_late_interaction
     from crossret.models.base import encoder_of
     from crossret.models.checkpoints import model_directory, reads_pictures
-    from crossret.picture_index import MODEL_DIRECTORY, Encoder, has_model, is_index
+    from crossret.picture_index import MODEL_DIRECTORY, encoder_of_index, has_model, is_index
     from crossret.search.indexing import check_index, update_index
     from crossret.terminal import progress_bar
 
@@ -74,7 +74,7 @@ def index(
     elif encoder is None:
         if not known:
             raise ValueError(f"--encoder is needed: there is no index at {output} yet")
-        encoder = Encoder.read(output).name
+        encoder = encoder_of_index(output).name
     if model is None and not is_late_interaction(str(encoder)):
         raise ValueError(f"--model is needed: {encoder} is no encoder of late interaction, which does without")
     options = Options(batch_size, workers or reading_threads(), amp, False, unreadable)

@@ -106,6 +106,10 @@ def search(
     ] = None,
     threads: Threads = None,
     device: Device = None,
+    text_encoder: Annotated[
+        str | None,
+        option("Where the encoder is whose tokens of captions the model was trained on; by default where it was."),
+    ] = None,
 ) -> None:
     """Find the best images for captions, captions for images, or documents for queries.
 
@@ -171,10 +175,13 @@ def search(
         )
         texts = {"TEXT": places[1:], "caption": caption, "captions": captions}
         asked, given_ = _one_given(texts)
-        index = PictureIndex(corpus, device=use_device(device))
+        index = PictureIndex(corpus, device=use_device(device), text_encoder=text_encoder)
         wanted = _of_index(index, asked, given_)
     elif not runs:
-        refuse({"split": split, "device": device, **typed}, "needs RUN, a model, before CORPUS")
+        refuse(
+            {"split": split, "device": device, "text_encoder": text_encoder, **typed},
+            "needs RUN, a model, before CORPUS",
+        )
         asked, path = _one_given(stored)
         of_asked = dict(zip(stored, lengths, strict=True))[asked]
         refuse({name: value for name, value in lengths.items() if name != of_asked}, f"is not for --{asked}")
@@ -184,7 +191,7 @@ def search(
     else:
         refuse({**asdict(scoring), **lengths, "ray": ray}, "is for a corpus of features, without RUN")
         asked, given_ = _one_given({**typed, **stored})
-        wanted = _of_model(runs[0], corpus, split, device, asked, given_)
+        wanted = _of_model(runs[0], corpus, split, device, text_encoder, asked, given_)
     with progress_bar("searching") as progress:
         values, indices = wanted.best(k, chosen, ray, threads, progress)
     found = wanted.described(values, indices)
@@ -278,7 +285,9 @@ def _of_features(scoring: ScoreOptions, directory: Path, asked: str, path: Path,
     )
 
 
-def _of_model(run: Path, directory: Path, split: str | None, device: str | None, asked: str, given: Any) -> _Search:
+def _of_model(
+    run: Path, directory: Path, split: str | None, device: str | None, text_encoder: str | None, asked: str, given: Any
+) -> _Search:
     from crossret.files.features import FEATURES, VALUES
     from crossret.files.shards import SHARDS
     from crossret.search.items import encode_texts, evaluating
@@ -289,13 +298,13 @@ def _of_model(run: Path, directory: Path, split: str | None, device: str | None,
     source: Source
     if is_encoded(directory):
         refuse({"split": split}, f"is for data, but {directory} holds what a model encoded")
-        model, vocabulary = load_model_of(run, device)
+        model, vocabulary = load_model_of(run, device, text_encoder)
         source, name = EncodedSource(model, directory), str(directory)
     elif any((directory / name).is_file() for name in (FEATURES, VALUES, SHARDS)):
         raise ValueError(f"{directory}: features, but no {MODEL} of `encode`: search them without RUN")
     else:
         name = "test" if split is None else split
-        model, data = load_trained(run, directory, name, device)
+        model, data = load_trained(run, directory, name, device, text_encoder)
         vocabulary = data.vocabulary
         source = SplitSource(model, data)
     queries: EncodedSide

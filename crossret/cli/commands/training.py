@@ -221,6 +221,7 @@ def train(
     from crossret.distributed.torchrun import is_first, joined, own_device
     from crossret.extraction import PictureSplit, load_picture_encoder, load_text_encoder
     from crossret.models.base import ENCODER, TEXT_ENCODER, pretrained_parts
+    from crossret.models.texts import check_same_encoder
     from crossret.terminal import facts_table
     from crossret.training import CHECKPOINT
     from crossret.training import train as run_training
@@ -291,6 +292,8 @@ def train(
             captions = None
         elif captions is None:
             captions = "tokens" if have_tokens(training_data, dev_data) else "words"
+            if captions == "words" and (training_data.has_words or dev_data.has_words) and is_first():
+                say(f"{data}: only one of train and dev has tokens of captions, SPLIT_words: words are learnt")
         if captions == "tokens":
             refuse(of_words, "makes no difference to tokens of captions: it is for --captions words")
         if captions != "words":
@@ -308,6 +311,11 @@ def train(
                 words = Vocabulary.of_counts(counted, min_count or _MIN_COUNT)
             setting = dataclasses.replace(setting, vocabulary_size=len(words))
         network = _new(setting, seed)
+        if captions == "tokens":
+            network.captions_by = training_data.words_by
+    if of_texts is None and words is None:
+        for split_data in (training_data, dev_data):
+            check_same_encoder(network, split_data)
     how = chosen.training(seed=seed)
     for part, reader in readers.items():
         if given[part] is not None:

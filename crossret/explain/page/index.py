@@ -19,7 +19,7 @@ from crossret.explain.explanation import Explanation
 from crossret.explain.page.contents import Page, Pair, Result
 from crossret.explain.page.pairs import SIMILARITIES, UNSEEN, UNSHARED, notes_of
 from crossret.explain.page.tokens import Document, late_interaction_pairs
-from crossret.models.base import text_reader_of
+from crossret.models.texts import new_captions
 from crossret.picture_index import PictureIndex
 from crossret.search.items import evaluating
 
@@ -59,8 +59,7 @@ def _by_model(index: PictureIndex, encoder: PictureTokens, caption: str, found: 
     retriever = index.retriever
     assert retriever is not None
     model, text = retriever.model, retriever.encode_text(caption)
-    reader = text_reader_of(model)
-    spans = None if reader is None else reader.prepare(caption).spans
+    spans = new_captions(model, [caption], retriever.vocabulary).spans(0)
     explained = []
     for item in found:
         regions = _regions(index, encoder, item)
