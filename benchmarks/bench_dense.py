@@ -16,13 +16,12 @@ SHAPES = ((6272, 512, 512), (1664, 512, 1536), (5000, 128, 128))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("tanh", [False, True], ids=["linear", "tanh"])
 @pytest.mark.parametrize("bfloat16", [False, pytest.param(True, marks=pytest.mark.full)])
 @pytest.mark.parametrize("what", ["forward", "backward"])
 @pytest.mark.parametrize("name", ["product", "cpu", "torch"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_linear(
-    benchmark: Any, shape: tuple[int, int, int], name: str, what: str, bfloat16: bool, tanh: bool, threads: int
+    benchmark: Any, shape: tuple[int, int, int], name: str, what: str, bfloat16: bool, threads: int
 ) -> None:
     count, n_in, n_out = (9, *shape[1:]) if benchmark.disabled else shape
     generator = torch.Generator().manual_seed(0)
@@ -31,7 +30,7 @@ def test_linear(
     halves = [x.bfloat16() if bfloat16 else x for x in leaves]  # what PyTorch is given
 
     def layer(own: str, tensors: list[Tensor]) -> Tensor:
-        return Products(own == "cpu", bfloat16).linear(*tensors, tanh=tanh)
+        return Products(own == "cpu", bfloat16).linear(*tensors)
 
     own = "torch" if name == "product" else name
     given = leaves if own == "cpu" else halves
@@ -49,8 +48,8 @@ def test_linear(
     }
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    activation, dtype = "with tanh" if tanh else "alone", "bfloat16" if bfloat16 else "float32"
-    benchmark.group = f"linear layer {activation}, {what}, {shape}, {dtype}, {threads} threads"
+    dtype = "bfloat16" if bfloat16 else "float32"
+    benchmark.group = f"linear layer, {what}, {shape}, {dtype}, {threads} threads"
     benchmark.extra_info.update(
         flop=2 * count * n_in * n_out * (1 + (what == "backward")), threads=threads, implementation=name
     )

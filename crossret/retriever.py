@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -22,11 +23,12 @@ from crossret.data.vocabulary import Vocabulary
 from crossret.explain.explanation import Explanation
 from crossret.files.arrays import map_array
 from crossret.files.features import read_lengths
+from crossret.files.json import write_json
 from crossret.hub import download, upload
 from crossret.model_card import write_card
 from crossret.models import Encoded, Matcher, load_model, save_model
-from crossret.models.base import encoder_of, tokens_of
-from crossret.models.checkpoints import model_directory
+from crossret.models.base import captions_by, encoder_of, tokens_of
+from crossret.models.checkpoints import CAPTIONS_BY, model_directory
 from crossret.models.texts import new_captions
 from crossret.search.items import encode_texts, evaluating
 from crossret.search.retrieval import retrieve
@@ -144,7 +146,7 @@ class Retriever:
             ImportError: the extra ``hub`` is missing.
         """
         return upload(
-            lambda directory: self._save(directory, repo_id),
+            lambda directory: self._save(directory, repo_id, published=True),
             repo_id,
             private=private,
             token=token,
@@ -304,8 +306,11 @@ class Retriever:
         boxes: NDArray[np.float32] = self._tokens(picture)[1].cpu().numpy()
         return boxes
 
-    def _save(self, directory: Path, name: str) -> None:
+    def _save(self, directory: Path, name: str, *, published: bool = False) -> None:
         save_model(self.model, directory, self.vocabulary)
+        encoder = captions_by(self.model)
+        if published and encoder is not None and os.path.isabs(encoder.name):  # of a folder on this machine
+            write_json(directory / CAPTIONS_BY, {**asdict(encoder), "name": Path(encoder.name).name})
         write_card(directory, name, self.model, self.vocabulary, self.run)
 
     def _images(self, images: Any) -> tuple[Any, Tensor | None]:

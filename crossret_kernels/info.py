@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from crossret_kernels import fastest
-from crossret_kernels.attention_pool import op as attention_pool
 from crossret_kernels.backends import (
     BACKENDS,
     CUDA_ARCHITECTURES,
@@ -54,7 +53,7 @@ OPERATIONS = {
     ("gated_attention_weights",): _IN_TORCH,
     ("heterogeneous_scores",): (*heterogeneous_attention.KERNELS, *_IN_TORCH),
     ("heterogeneous_attention_weights",): ("cpu", *_IN_TORCH),
-    ("attention_pool", "attention_pool_weights"): (*attention_pool.KERNELS, *_IN_TORCH),
+    ("attention_pool", "attention_pool_weights"): _IN_TORCH,
 }
 
 

@@ -36,7 +36,7 @@ class Kernels(NamedTuple):
 def define(
     name: str, operands: Sequence[Operand], options: str, fake: Callable[..., Any] | None = None, *,
     made: str = "Tensor", results: int = 1, kernels: Callable[[], Kernels] | None = None, autocast: bool = False,
-    saves: bool = False, keeps_result: bool = False,
+    saves: bool = False,
 ) -> Callable[..., Any]:  # fmt: skip
     """Registers ``crossret::<name>``, which takes the operands, then `options`, in schema notation, and returns `made`.
 
@@ -54,7 +54,6 @@ def define(
         saves: whether the last argument, ``bool save``, which callers do not pass, asks for the further results: they
             are empty without it, where nothing is recorded or `torch.compile` has to know their shapes, and gradients
             then do without them.
-        keeps_result: whether gradients are made of the only result, which is kept as it is.
 
     Returns the first result, or the first few in a tuple, as a function of the same arguments, differentiable under
     `torch.func`, too.
@@ -70,7 +69,7 @@ def define(
             _register_autocast(name, operation)
         return called_directly(operation) if not autocast else operation
     n_kept = made.count("Tensor") - results
-    n_given = results + n_kept + keeps_result  # of a gradient's arguments, ahead of the operation's own
+    n_given = results + n_kept  # of a gradient's arguments, ahead of the operation's own
     fake = _fake_with_empty(fake, n_kept) if saves and fake is not None else fake
     backward = _Python(lambda: kernels().backward) if kernels else None
     flags = [f"bool {operands[index].name}_need_grad" for index in differentiable if len(differentiable) > 1]
@@ -91,7 +90,7 @@ def define(
     once = _differentiable_once(gradients.plain, f"{name}_backward")
     directly = _directly(operation, features, forward)
     own = _eagerly(gradients, given, _directly(gradients, given, backward), once.apply, once.apply, False)
-    function = _differentiable(operation.plain, own, len(operands), differentiable, results, keeps_result)
+    function = _differentiable(operation.plain, own, len(operands), differentiable, results)
     recorded = _recorded(function, directly, results)
     if fake is not None and n_given == results:
         unmade = _recorded(function, fake, results)
@@ -238,7 +237,6 @@ def _differentiable(
     n_operands: int,
     differentiable: Sequence[int],
     n_results: int,
-    keeps_result: bool,
 ) -> Any:
     """A plain operation with its gradients as an autograd.Function."""
     several = len(differentiable) > 1
@@ -257,7 +255,7 @@ def _differentiable(
 
         @staticmethod
         def keep(ctx: Any, inputs: tuple[Any, ...], made: Tensor | Sequence[Tensor]) -> None:
-            kept = made[n_results:] if not isinstance(made, Tensor) else (made,) if keeps_result else ()
+            kept = () if isinstance(made, Tensor) else made[n_results:]
             ctx.save_for_backward(*kept, *inputs[:n_operands])
             ctx.options = inputs[n_operands:]
 

@@ -35,7 +35,7 @@ OPERATIONS = (
     *("attention_pool", "triplet_loss", "infonce_loss", "sigmoid_loss"),
 )
 # Where kernels multiply in bfloat16.
-_NARROW = {"cpu": {torch.bfloat16: ("gated_attention_scores", "heterogeneous_scores")}}
+_NARROW = {"cpu": {torch.bfloat16: ("heterogeneous_scores",)}}
 
 
 def unit_of(operation: str, backend: str, dtype: torch.dtype) -> torch.dtype:

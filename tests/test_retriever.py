@@ -17,6 +17,7 @@ from PIL import Image
 
 import crossret
 from crossret.data.boxes import grid_boxes
+from crossret.data.named_encoder import NamedEncoder
 from crossret.data.vocabulary import Vocabulary
 from crossret.models import MODELS
 from crossret.models.attention import AttentionMap
@@ -191,7 +192,7 @@ def test_there_and_back_through_the_hub(tmp_path: Path, monkeypatch: pytest.Monk
 
     def snapshot_download(repo_id: str, *, allow_patterns: list[str], **options: Any) -> str:
         of_model = {pattern for pattern in allow_patterns if "/" not in pattern}
-        assert {*of_model, "README.md"} == {path.name for path in (tmp_path / repo_id).iterdir()}
+        assert {*of_model, "captions_by.json", "README.md"} == {path.name for path in (tmp_path / repo_id).iterdir()}
         assert (options["revision"], options["local_files_only"]) == ("next", True)
         return str(tmp_path / repo_id)
 
@@ -202,10 +203,12 @@ def test_there_and_back_through_the_hub(tmp_path: Path, monkeypatch: pytest.Monk
         name = stand_in.__name__
         monkeypatch.setattr(place, name, create_autospec(getattr(place, name), side_effect=stand_in))
     ours = retriever()
+    ours.model.captions_by = NamedEncoder("/home/someone/bert", "0")
     pushed = ours.push_to_hub("someone/scan", commit_message="first", private=True, branch="next")
     assert pushed == "https://hub/someone/scan"
     assert 'crossret.load("someone/scan")' in (tmp_path / "someone/scan/README.md").read_text()
     loaded = Retriever.from_pretrained("someone/scan", revision="next", local_files_only=True)
+    assert loaded.model.captions_by == NamedEncoder("bert", "0")  # where it lies is told to nobody
     assert torch.equal(loaded.similarity(FEATURES, CAPTIONS), ours.similarity(FEATURES, CAPTIONS))
 
 

@@ -27,8 +27,7 @@ from crossret.models.protocol import Matcher
 from crossret.models.shapes import shapes_alone
 
 WEIGHTS, CONFIG, VOCABULARY = "model.safetensors", "config.json", "vocabulary.json"
-_CAPTIONS_BY = "captions_by.json"
-_PARTS = (VOCABULARY, _CAPTIONS_BY, ENCODER, TEXT_ENCODER)  # that not every model has
+CAPTIONS_BY = "captions_by.json"
 _BACKBONE = "backbone"  # the part of a model that is a module of the user's own
 _LOSS = "matching_loss."  # likewise, of the names of its loss's parameters
 _NAMED = 5  # tensors that an error names
@@ -57,16 +56,21 @@ def save_model(model: Matcher, directory: str | os.PathLike[str], vocabulary: Vo
     for part, encoder in pretrained_parts(model).items():
         parts |= {f"{part}/{name}": contents for name, contents in encoder.reader.files().items()}
     if (named := captions_by(model)) is not None:
-        parts[_CAPTIONS_BY] = json.dumps(dataclasses.asdict(named), indent=1).encode()
+        parts[CAPTIONS_BY] = json.dumps(dataclasses.asdict(named), indent=1).encode()
     for place in {(folder / name).parent for name in parts}:
         place.mkdir(parents=True, exist_ok=True)
     changed = [name for name, contents in parts.items() if not _holds(folder / name, contents)]
-    others = [folder / name for name in _PARTS if (folder / WEIGHTS).exists() and (folder / name).exists()]
-    left = [path for path in others if not any(Path(name).parts[0] == path.name for name in parts)]
+    try:
+        before = read_header(folder / WEIGHTS)[0]
+    except (OSError, ValueError):  # there is none, or it is damaged
+        before = {}
+    kept = {Path(name).parts[0] for name in parts}
+    left = [folder / part for part in (ENCODER, TEXT_ENCODER) if part not in kept and _has(part, before)]
+    left += [folder / name for name in (VOCABULARY, CAPTIONS_BY) if name not in kept and (folder / name).exists()]
     if changed or left:
         (folder / WEIGHTS).unlink(missing_ok=True)
     for path in left:  # of the model that was there
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
     for name in changed:
         with atomic_write(folder / name) as file:
             file.write(parts[name])
@@ -106,8 +110,8 @@ def load_model(
         model.read_pictures_by(load_picture_encoder(folder / ENCODER, weights=False))
     if _has(TEXT_ENCODER, found):
         model.read_texts_by(load_text_encoder(folder / TEXT_ENCODER, weights=False))
-    if (folder / _CAPTIONS_BY).exists():
-        named = NamedEncoder.of_json(read_json_object(folder / _CAPTIONS_BY), str(folder / _CAPTIONS_BY))
+    if (folder / CAPTIONS_BY).exists():
+        named = NamedEncoder.of_json(read_json_object(folder / CAPTIONS_BY), str(folder / CAPTIONS_BY))
         model.captions_by = named if text_encoder is None else NamedEncoder.of(text_encoder, named.identity)
     elif text_encoder is not None:
         raise ValueError(

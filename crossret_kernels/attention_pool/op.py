@@ -12,43 +12,13 @@ from torch import Tensor
 
 from crossret_kernels.attention_pool.chunked import attention_pool_chunked
 from crossret_kernels.attention_pool.reference import attention_pool_reference
-from crossret_kernels.backends import select_backend
+from crossret_kernels.backends import select_in_torch
 from crossret_kernels.inputs.operands import check_operand
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import Features, Lengths, SideNames, as_ragged, check_traceable, is_packed
+from crossret_kernels.inputs.sides import Features, Lengths, SideNames, as_ragged, is_packed
 from crossret_kernels.inputs.tensors import Array, check_has_values
-from crossret_kernels.operations import Kernels, Operand, define, needs_gradient
-from crossret_kernels.torch_internals import transformed
+from crossret_kernels.operations import needs_gradient
 
-# Values as `Ragged.tensors` gives them, and logits in float32, laid out alike.
-_OPERANDS = (
-    Operand("values", "Tensor", True), Operand("offsets"), Operand("lengths"), Operand("mask"),
-    Operand("logits", "Tensor", True),
-)  # fmt: skip
-_OPTIONS = "SymInt width"  # of the weights; 0 where they are not wanted
-_MADE = "(Tensor, Tensor)"
-
-
-def _pooled_like(
-    values: Tensor, offsets: Tensor | None, lengths: Tensor | None, mask: Tensor | None, logits: Tensor, width: int
-) -> tuple[Tensor, Tensor]:
-    n, heads = values.size(0) if offsets is None else offsets.size(0) - 1, logits.size(-1)
-    pooled, weights = ((n, heads, last) for last in (values.size(-1), width))
-    return logits.new_empty(pooled), logits.new_empty(weights)
-
-
-def _triton() -> Kernels:
-    from crossret_kernels.attention_pool.triton import backward, forward
-
-    return Kernels(forward.pool, backward.gradients)
-
-
-KERNELS = {
-    "cpu": define("attention_pool", _OPERANDS, _OPTIONS, _pooled_like, made=_MADE, results=2),
-    "triton": define(
-        "attention_pool_triton", _OPERANDS, _OPTIONS, _pooled_like, made=_MADE, results=2, kernels=_triton
-    ),
-}
 _IN_TORCH = {"torch": attention_pool_chunked, "reference": attention_pool_reference}
 
 
@@ -84,10 +54,7 @@ def attention_pool(
             (L_i, r). On the same device; float64 with float64 values, else of any narrower floating point.
         lengths: valid rows of each padded item, (n,) integers; None when all are. What lies behind them is never read.
         mask: in place of lengths, (n, L) bool on the values' device, True where a padded item has a row, anywhere.
-        backend: "cpu", "triton", "torch" or "reference"; None takes what CROSSRET_BACKEND prefers where it serves the
-            call, else the fastest that does. "cpu" and "triton" read the values once for all heads, and once more for
-            gradients; of a list they join the items first. "torch" alone is differentiable twice and takes float64, and
-            None takes it under torch.func's transforms.
+        backend: "torch" or "reference"; None takes "torch", or what CROSSRET_BACKEND prefers of them.
 
     Returns:
         Pooled (n, r, D), computed in float32 and returned in it, in float64 for float64 values, under autocast too.
@@ -101,7 +68,7 @@ def attention_pool(
 
     NumPy arrays serve wherever tensors do and are not copied. NaN in an item makes its own results NaN and no others.
     """
-    return _pool(values, logits, lengths, mask, backend, False).pooled
+    return attention_pool_weights(values, logits, lengths, mask=mask, backend=backend).pooled
 
 
 def attention_pool_weights(
@@ -113,27 +80,14 @@ def attention_pool_weights(
     backend: str | None = None,
 ) -> PooledAttention:
     """`attention_pool`, whose arguments and errors it has, with the weights."""
-    return _pool(values, logits, lengths, mask, backend, True)
-
-
-def _pool(
-    values: Features, logits: Any, lengths: Lengths, mask: Array | None, backend: str | None, weights: bool
-) -> PooledAttention:
-    """Of kernels, weights only where they are wanted."""
     items = as_ragged(values, lengths, mask, SideNames("values", "lengths", "mask", "item"))
     check_has_values(items.values, "values")
     heads = _as_logits(logits, values, items)
-    check_traceable("attention_pool takes padded values", items)
-    refusal = "torch.func's transforms and forward-mode differentiation go through 'torch'" if transformed() else None
-    chosen = select_backend(backend, items.values.device, items.values.dtype, refusal, tuple(KERNELS))
-    if chosen in _IN_TORCH:
-        if heads.items is None:  # a gradient goes through the logits
-            items = items.joined()
-        with torch.autocast(items.values.device.type, enabled=False):
-            return PooledAttention(*_IN_TORCH[chosen](items, heads))
-    items, heads = items.joined(), heads.joined()
-    width = items.width if weights else 0
-    return PooledAttention(*KERNELS[chosen](*items.tensors(), heads.values.float(), width))
+    chosen = select_in_torch(backend, "pooling is made", "attention_pool takes padded values", items)
+    if heads.items is None:  # a gradient goes through the logits
+        items = items.joined()
+    with torch.autocast(items.values.device.type, enabled=False):
+        return PooledAttention(*_IN_TORCH[chosen](items, heads))
 
 
 def _as_logits(logits: Any, values: Any, items: Ragged) -> Ragged:

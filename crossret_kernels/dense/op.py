@@ -23,7 +23,6 @@ def _layer_like(rows: Tensor, weight: Tensor, bias: Tensor, bfloat16: bool) -> T
 
 
 _LINEAR = define("linear", _OPERANDS, _OPTIONS, _layer_like)
-_LINEAR_TANH = define("linear_tanh", _OPERANDS, _OPTIONS, _layer_like, keeps_result=True)
 
 
 class Products(NamedTuple):
@@ -42,12 +41,10 @@ class Products(NamedTuple):
         served = self.native and NATIVE_MISSING is None and not torch.compiler.is_compiling() and not transformed()
         return served and all(x.dtype == torch.float32 and x.device.type == "cpu" for x in tensors)
 
-    def linear(self, rows: Tensor, weight: Tensor, bias: Tensor | None = None, *, tanh: bool = False) -> Tensor:
-        """Rows (…, in) through a weight (out, in) and a bias (out,), and tanh where it is wanted: (…, out)."""
+    def linear(self, rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Rows (…, in) through a weight (out, in) and a bias (out,): (…, out)."""
         if weight.numel() and self.serve(rows, weight):
             halves = self.bfloat16 or (autocasts("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16)
-            layer = _LINEAR_TANH if tanh else _LINEAR
-            made: Tensor = layer(rows, weight, weight.new_empty(0) if bias is None else bias, halves)
+            made: Tensor = _LINEAR(rows, weight, weight.new_empty(0) if bias is None else bias, halves)
             return made
-        made = F.linear(rows, weight, bias)
-        return torch.tanh(made) if tanh else made
+        return F.linear(rows, weight, bias)

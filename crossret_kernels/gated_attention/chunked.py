@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from crossret_kernels.dense.op import Products
-from crossret_kernels.gated_attention.kernels import KERNELS, NAMES, operands
+from crossret_kernels.gated_attention.kernels import KERNELS, NAME, operands
 from crossret_kernels.gated_attention.parameters import GatedAttention
 from crossret_kernels.gated_attention.step import Side, earlier_levels, score, side
 from crossret_kernels.inputs.ragged import Ragged
@@ -18,8 +17,8 @@ from crossret_kernels.padded.items import Limits, Shared, few_with_gradient, gra
 from crossret_kernels.padded.pairing import Listing, Pairing, Rectangle
 
 # Of keys and values, as many again of which are intermediates and gradients. Larger ones are made less often.
-ITEM_BYTES = 16 * 2**20
-GPU_SHARE = 16  # times as much on a GPU: launches are counted there, not bytes of cache
+ITEM_BYTES = 10 * 2**20
+GPU_SHARE = 26  # times as much on a GPU: launches are counted there, not bytes of cache
 # Of what pairs take: a few products of them stay in a cache.
 PAIR_BYTES = 16 * 2**20
 
@@ -50,9 +49,7 @@ class _Gated(Shared):
         ]
         gathered = 0 if self.pairs is None else 4 * beside[0].size(1) * dim  # context vectors of listed pairs
         if self.fused:  # kernels bound what they take themselves; captions of one run are made once for all images
-            held, part = (GPU_SHARE, 2) if self.backend == "triton" else (1, 3)
-            pairs = max(1, PAIR_BYTES // (itemsize * gathered)) if gathered else sys.maxsize
-            return Limits([held * max(1, rows[0] // part), held * rows[1]], pairs)
+            return Limits([GPU_SHARE * max(1, rows[0] // 2), GPU_SHARE * rows[1]], sys.maxsize)
         cells = 4 * gate + 3 * sum(hidden) + 6 * dim + 4 * (self.images.width + self.captions.width) + gathered
         return Limits(rows, max(1, PAIR_BYTES // (itemsize * cells)))
 
@@ -65,8 +62,7 @@ class _Gated(Shared):
     def share(
         self, of_captions: bool, rows: Tensor, mask: Tensor, beside: Sequence[Tensor], parameters: Sequence[Tensor]
     ) -> Side:
-        products = Products(self.backend == "cpu", self.bfloat16)
-        return side(of_captions, rows, mask, beside[0], GatedAttention.of(parameters), products)
+        return side(of_captions, rows, mask, beside[0], GatedAttention.of(parameters))
 
     def score(self, images: Side, captions: Side, pairing: Pairing, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
         own = GatedAttention.of(parameters)
@@ -79,19 +75,19 @@ class _Gated(Shared):
     ) -> tuple[Tensor, ...]:
         if not self.fused:
             return self.score(images, captions, pairing, parameters)
-        unmade = for_gradients(NAMES[self.backend])
+        unmade = for_gradients(NAME)
         return self._fused(unmade, images, captions, pairing, GatedAttention.of(parameters))
 
     def _fused(
         self, kernel: Callable[..., Tensor], images: Side, captions: Side, pairing: Pairing, own: GatedAttention
     ) -> tuple[Tensor, ...]:
         last = kernel(*operands(images, captions, own, pairing), self.alpha, self.bfloat16)
-        return (earlier_levels(images, captions, pairing, Products(self.backend == "cpu")) + last,)
+        return (earlier_levels(images, captions, pairing) + last,)
 
     def gradients(
         self, tensors: Sequence[Tensor], needed: Sequence[bool], gradients: Sequence[Tensor]
     ) -> list[Tensor | None]:
-        wanted = few_with_gradient(gradients[0]) if self.pairs is None and self.backend != "triton" else None
+        wanted = few_with_gradient(gradients[0]) if self.pairs is None and not self.fused else None
         if wanted is None:
             return super().gradients(tensors, needed, gradients)
         few = replace(self, pairs=wanted)

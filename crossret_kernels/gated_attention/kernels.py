@@ -48,12 +48,8 @@ def _triton() -> Kernels:
     return Kernels(forward.cosines, backward.gradients)
 
 
-NAMES = {"cpu": "gated_attention", "triton": "gated_attention_triton"}  # of the operation, by backend
-_IN_PYTHON = {"triton": _triton}
-KERNELS: dict[str, Callable[..., Tensor]] = {
-    backend: define(name, OPERANDS, OPTIONS, scores_like, kernels=_IN_PYTHON.get(backend))
-    for backend, name in NAMES.items()
-}
+NAME = "gated_attention_triton"  # of the operation
+KERNELS: dict[str, Callable[..., Tensor]] = {"triton": define(NAME, OPERANDS, OPTIONS, scores_like, kernels=_triton)}
 
 
 def operands(images: Side, captions: Side, parameters: GatedAttention, pairing: Pairing) -> tuple[Tensor | None, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossret_kernels.backends import named_backend, select_backend
+from crossret_kernels.backends import select_backend
 from crossret_kernels.gated_attention.chunked import gated_attention_chunked
 from crossret_kernels.gated_attention.kernels import KERNELS
 from crossret_kernels.gated_attention.parameters import GatedAttention, check_parameters
@@ -21,10 +21,6 @@ from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_traceable
 from crossret_kernels.inputs.tensors import Array, autocasts, checkable
 from crossret_kernels.torch_internals import transformed
-
-# Of either side, for the CPU's kernel: products with an item's keys and values have its pairs as columns, and few leave
-# vectors empty.
-LEAST_ITEMS = 8
 
 
 def gated_attention_scores(
@@ -63,10 +59,9 @@ def gated_attention_scores(
         candidates: (n_queries, K) integers: each item of one side against K items of the other. A list of all their
             pairs is made, 16 bytes each.
         query: whose candidates they are: "caption", which None means too, or "image".
-        backend: "cpu", "triton", "torch" or "reference"; None takes what CROSSRET_BACKEND prefers where it serves the
-            call, else the fastest that does. "triton" scores all pairs, "cpu" listed ones, too. float64, second
-            derivatives and calls inside torch.compile or under torch.func are PyTorch operations, which None takes, on
-            the CPU also for fewer than eight images or captions.
+        backend: "triton", "torch" or "reference"; None takes what CROSSRET_BACKEND prefers where it serves the call,
+            else the fastest that does. "triton" scores all pairs; listed ones, float64, second derivatives and calls
+            inside torch.compile or under torch.func are PyTorch operations, which None takes.
 
     Returns:
         Scores (n_images, n_captions); (P,) with `pairs`; (n_queries, K) with `candidates`. Computed in float32 and
@@ -113,10 +108,8 @@ def attend(
     checked = _check_contexts(*contexts, images, captions)
     check_traceable("gated attention takes padded features", images, captions)
     values = images.values
-    served_by = tuple(KERNELS) if asked[0] is None and asked[1] is None else ("cpu",)
+    served_by = tuple(KERNELS) if asked[0] is None and asked[1] is None else ()
     chosen = select_backend(backend, values.device, values.dtype, _refusal(weights), served_by)
-    if chosen == "cpu" and named_backend(backend) is None and min(len(images), len(captions)) < LEAST_ITEMS:
-        chosen = "torch"
     kind = values.device.type
     half = torch.get_autocast_dtype(kind) if autocasts(kind) else values.dtype
     selected = as_pairs(*asked, "caption", images, captions)

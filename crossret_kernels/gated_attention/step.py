@@ -9,10 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from crossret_kernels.cross_attention.attention import relevances
-from crossret_kernels.dense.op import Products
 from crossret_kernels.gated_attention.parameters import AttentionStep, GatedAttention
 from crossret_kernels.padded.arithmetic import safe_sqrt
-from crossret_kernels.padded.pairing import Pairing, Rectangle
+from crossret_kernels.padded.pairing import Pairing
 
 
 class Side(NamedTuple):
@@ -38,15 +37,13 @@ class Side(NamedTuple):
         return Side(keys, values, self.memory[first:stop], self.contexts[first:stop], mask)
 
 
-def side(
-    of_captions: bool, rows: Tensor, mask: Tensor, contexts: Tensor, parameters: GatedAttention, products: Products
-) -> Side:
+def side(of_captions: bool, rows: Tensor, mask: Tensor, contexts: Tensor, parameters: GatedAttention) -> Side:
     """Of padded regions (n, M, D_v) or words (n, L, D), with zeros behind."""
     step = parameters.word_step if of_captions else parameters.region_step
     gate = parameters[2:4] if of_captions else parameters[:2]
-    keys = products.linear(rows, step.key_weight, step.key_bias, tanh=True) * step.head_weight
-    values = rows if of_captions else products.linear(rows, parameters.embedding_weight)
-    return Side(keys, values, products.linear(contexts.sum(1), *gate), contexts, mask)
+    keys = F.linear(rows, step.key_weight, step.key_bias).tanh() * step.head_weight
+    values = rows if of_captions else F.linear(rows, parameters.embedding_weight)
+    return Side(keys, values, F.linear(contexts.sum(1), *gate), contexts, mask)
 
 
 def score(
@@ -58,17 +55,13 @@ def score(
     v2 = torch.tanh(attended + parameters.embedding_bias)
     t2, word_weights = (turned.turned_back(x) for x in _attend(captions, images, turned, parameters.word_step, alpha))
     last = relevances((v2 * t2).sum(-1), _norms(t2), v2)
-    return earlier_levels(images, captions, pairing, Products()) + last, region_weights, word_weights
+    return earlier_levels(images, captions, pairing) + last, region_weights, word_weights
 
 
-def earlier_levels(images: Side, captions: Side, pairing: Pairing, products: Products) -> Tensor:
+def earlier_levels(images: Side, captions: Side, pairing: Pairing) -> Tensor:
     """The sum (…) of the cosines that do not depend on the pair's own attention (Eq. 20)."""
     queries, contexts = pairing.meet(images.contexts, captions.contexts)
-    if products.serve(contexts) and isinstance(pairing, Rectangle):
-        levels = zip(images.contexts.unbind(1), captions.contexts.unbind(1), strict=True)
-        dots = torch.stack([products.linear(own, other) for own, other in levels], -1)
-    else:
-        dots = pairing.dots(images.contexts, captions.contexts)
+    dots = pairing.dots(images.contexts, captions.contexts)
     return relevances(dots, _norms(contexts), queries).sum(-1)
 
 

@@ -112,15 +112,6 @@ class SumMax:
     RUNS = 16  # that are added up at a time
 
 
-class AttentionPool:
-    """Attention pooling."""
-
-    ROWS, COLUMNS = 32, 128  # of a tile of values
-    HEADS = 64  # of a tile, at most
-    PROGRAMS = 1024  # wanted of a launch, by sharing out an item's rows …
-    PARTS = 16  # … among so many at most
-
-
 class GatedAttention:
     """SMAN's pairwise step."""
 

@@ -2,7 +2,6 @@
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 
-#include <optional>
 #include <vector>
 
 #include "call.h"
@@ -53,7 +52,6 @@ struct Layer {
   }
 };
 
-template <bool tanh>
 void linear(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   Arguments arguments(stack, n_arguments);
   const Layer layer(arguments);
@@ -61,45 +59,39 @@ void linear(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   const Tensor out = torch::stable::new_empty(layer.rows, layer.out_sizes());
   const int64_t in = layer.weight.size(1);
   DenseCall call{};
-  call.left = {layer.rows.const_data_ptr<float>(), nullptr, in, 1};
-  call.right = {layer.weight.const_data_ptr<float>(), nullptr, in, 1};
+  call.left = {layer.rows.const_data_ptr<float>(), in, 1};
+  call.right = {layer.weight.const_data_ptr<float>(), in, 1};
   call.rows = layer.count;
   call.columns = layer.weight.size(0);
   call.depth = in;
   call.bias = layer.bias.numel() ? layer.bias.const_data_ptr<float>() : nullptr;
   call.out = out.mutable_data_ptr<float>();
-  call.tanh = tanh;
   call.bfloat16 = layer.bfloat16;
   multiply_dense(layer.kernels(), call);
   stack[0] = torch::stable::detail::from(out);
 }
 
-// Of rows, dy · W; of the weight, dyᵀ · rows; of the bias, the sums of dy, which is the gradient (1 − tanh²) times.
-template <bool tanh>
+// Of rows, dy · W; of the weight, dyᵀ · rows; of the bias, the sums of dy.
 void gradients(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   Arguments arguments(stack, n_arguments);
   const auto given = arguments.take<Tensor>();
-  std::optional<Tensor> made;
-  if constexpr (tanh) made = arguments.take<Tensor>();
   const Layer layer(arguments);
   const bool of_rows = arguments.take<bool>(), of_weight = arguments.take<bool>(), of_bias = arguments.take<bool>();
   arguments.finish();
   const int64_t in = layer.weight.size(1), out = layer.weight.size(0);
-  const auto as_made = [&](const Tensor& x) { return checked(x, "grad", x.numel() == layer.count * out); };
-  const Tensor grad = as_made(given);
-  const Tensor result = tanh ? as_made(*made) : grad;
+  const Tensor grad = checked(given, "grad", given.numel() == layer.count * out);
   const auto empty_like = [](const Tensor& like, bool wanted) {
     const std::vector<int64_t> sizes(like.sizes().begin(), like.sizes().end());
     return torch::stable::new_empty(like, wanted ? sizes : std::vector<int64_t>{0});
   };
   const Tensor rows = empty_like(layer.rows, of_rows), weight = empty_like(layer.weight, of_weight);
   const Tensor bias = empty_like(layer.bias, of_bias);
-  const DenseFactor dy{grad.const_data_ptr<float>(), tanh ? result.const_data_ptr<float>() : nullptr, out, 1};
+  const DenseFactor dy{grad.const_data_ptr<float>(), out, 1};
   DenseCall call{};
   call.bfloat16 = layer.bfloat16;
   if (of_rows) {
     call.left = dy;
-    call.right = {layer.weight.const_data_ptr<float>(), nullptr, 1, in};
+    call.right = {layer.weight.const_data_ptr<float>(), 1, in};
     call.rows = layer.count;
     call.columns = in;
     call.depth = out;
@@ -107,8 +99,8 @@ void gradients(StableIValue* stack, uint64_t n_arguments, uint64_t) {
     multiply_dense(layer.kernels(), call);
   }
   if (of_weight) {
-    call.left = {dy.data, dy.tanh, 1, out};
-    call.right = {layer.rows.const_data_ptr<float>(), nullptr, 1, in};
+    call.left = {dy.data, 1, out};
+    call.right = {layer.rows.const_data_ptr<float>(), 1, in};
     call.rows = out;
     call.columns = in;
     call.depth = layer.count;
@@ -124,10 +116,8 @@ void gradients(StableIValue* stack, uint64_t n_arguments, uint64_t) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(crossret, CPU, library) {
-  for (const char* name : {"linear", "linear.plain"}) library.impl(name, &linear<false>);
-  for (const char* name : {"linear_tanh", "linear_tanh.plain"}) library.impl(name, &linear<true>);
-  for (const char* name : {"linear_backward", "linear_backward.plain"}) library.impl(name, &gradients<false>);
-  for (const char* name : {"linear_tanh_backward", "linear_tanh_backward.plain"}) library.impl(name, &gradients<true>);
+  for (const char* name : {"linear", "linear.plain"}) library.impl(name, &linear);
+  for (const char* name : {"linear_backward", "linear_backward.plain"}) library.impl(name, &gradients);
 }
 
 }  // namespace crossret

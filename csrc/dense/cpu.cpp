@@ -30,8 +30,7 @@ void multiply_dense(const Kernels& kernels, const DenseCall& call) {
   Memory of_panels, scratch;
   const auto panels = static_cast<float*>(of_panels.bytes(parts * kPad * run.depth(call, depth) * 4));
   for (int64_t first = 0; first < call.depth; first += depth) {
-    const int64_t left = call.depth - first;
-    const DenseSlice slice{first, std::min(depth, left), left <= depth};
+    const DenseSlice slice{first, std::min(depth, call.depth - first)};
     const double columns = static_cast<double>(call.columns) * static_cast<double>(slice.depth);
     Workspace packing, multiplying;
     run.pack_scratch(call, slice, packing);
@@ -53,7 +52,7 @@ void sum_dense_rows(const Kernels& kernels, const DenseFactor& from, int64_t row
   parallel((columns + part - 1) / part, 4 * static_cast<double>(rows) * static_cast<double>(columns), 0, memory,
            [&](int64_t index, Workspace&) {
              const int64_t first = index * part;
-             const DenseFactor own{from.data + first, from.tanh ? from.tanh + first : nullptr, from.row, from.k};
+             const DenseFactor own{from.data + first, from.row, from.k};
              dense_kernels_of(kernels).sum_rows(own, rows, std::min(part, columns - first), out + first);
            });
 }

@@ -8,24 +8,21 @@ namespace crossret {
 // One factor: rows of so many elements as the product is deep. Either stride is 1.
 struct DenseFactor {
   const float* data;
-  const float* tanh;  // as many: elements count (1 − tanh²) times, for these are gradients of what it is; or null
   int64_t row, k;
 };
 
-// out (left's rows × right's rows) = left · rightᵀ, and of a layer tanh(left · rightᵀ + bias).
+// out (left's rows × right's rows) = left · rightᵀ + bias.
 struct DenseCall {
   DenseFactor left, right;
   int64_t rows, columns, depth;
   const float* bias;  // (columns,), or null
   float* out;         // contiguous
-  bool tanh;
-  bool bfloat16;  // whether the factors are rounded to it; sums are float32
+  bool bfloat16;      // whether the factors are rounded to it; sums are float32
 };
 
 // So much of the depth at a time.
 struct DenseSlice {
   int64_t first, depth;
-  bool last;
 };
 
 constexpr int64_t kDenseRows = 96;     // of a task, at most: whole register tiles and tiles of AMX

@@ -7,12 +7,7 @@ enum class DenseElements { floats, rounded, pairs };
 
 static int64_t dense_depth(const DenseCall& call, int64_t depth) { return product_layout(call.bfloat16, depth).depth; }
 
-static inline F dense_load(const DenseFactor& from, int64_t at, int64_t n) {
-  const F x = V::load(from.data + at, n);
-  if (from.tanh == nullptr) return x;
-  const F y = V::load(from.tanh + at, n);
-  return V::mul(x, V::sub(V::set(1.0f), V::mul(y, y)));
-}
+static inline F dense_load(const DenseFactor& from, int64_t at, int64_t n) { return V::load(from.data + at, n); }
 
 template <DenseElements elements>
 static inline F dense_rounded(F x) {
@@ -135,8 +130,6 @@ static void dense_multiply(const DenseCall& call, const DenseSlice& slice, int64
                     more ? rows * from.row * 4 : 0};
   multiply_rows(layout, 0, layout.depth, rows, call.columns, copied, layout.ld, panels, ahead,
                 DenseStore{out, call.columns, call.columns, slice.first == 0 ? call.bias : nullptr, slice.first != 0});
-  const int64_t count = call.tanh && slice.last ? rows * call.columns : 0;
-  for (int64_t i = 0; i < count; i += V::width) V::store(out + i, tanh(V::load(out + i, count - i)), count - i);
 }
 
 // A few rows at a time by themselves: of thousands in one chain the last would lose most of their digits.

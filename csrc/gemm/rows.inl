@@ -227,17 +227,6 @@ static inline F pair_of(F first, [[maybe_unused]] F second) {
   return first;
 }
 
-// Rows 2d and 2d + 1, ld apart, as row d of pairs, in whole vectors; zero where there are no more than n rows.
-static void pair_rows(const float* rows, int64_t ld, int64_t n, int64_t columns, int64_t depth, float* out) {
-  for (int64_t d = 0; d < depth; ++d) {
-    for (int64_t j = 0; j < columns; j += V::width) {
-      const float* const at = rows + 2 * d * ld + j;
-      const F first = 2 * d < n ? V::load(at) : V::zero(), second = 2 * d + 1 < n ? V::load(at + ld) : V::zero();
-      V::store(out + d * ld + j, pair_of(first, second));
-    }
-  }
-}
-
 constexpr int64_t kPanel = 2 * V::width;  // columns of a panel
 
 // Panels of the product's right-hand side: columns in groups of kPanel, each group k-major: [group][k][kPanel].

@@ -49,7 +49,7 @@ static void pack_values(const HeterogeneousCall& call, const float* values, int6
 // n rows of a left-hand side, so deep, as pairs of bfloat16, zeros behind in so many places as there are.
 static void pair_left(const Left& from, int64_t n, int64_t depth, int64_t places, float* out, int64_t ld) {
   const Layout pairs{Elements::pairs, places, ld, false, false};
-  dense_rows<DenseElements::pairs>({from.data, nullptr, from.row, from.k}, {0, depth, true}, 0, n, pairs, out);
+  dense_rows<DenseElements::pairs>({from.data, from.row, from.k}, {0, depth}, 0, n, pairs, out);
 }
 
 // Where factors of a product become pairs of bfloat16: the left-hand side's rows and the right one's panels.

@@ -1,8 +1,6 @@
 // Every CPU kernel, under the vector type and the namespace that the including file has chosen.
-#include "attention_pool/problem.h"
 #include "cross_attention/problem.h"
 #include "dense/problem.h"
-#include "gated_attention/problem.h"
 #include "heterogeneous_attention/problem.h"
 #include "maxsim/problem.h"
 #include "self_attention/problem.h"
@@ -25,12 +23,6 @@
 #include "heterogeneous_attention/backward.inl"
 #include "maxsim/both.inl"
 #include "maxsim/best.inl"
-#include "attention_pool/weights.inl"
-#include "attention_pool/forward.inl"
-#include "attention_pool/backward.inl"
-#include "gated_attention/products.inl"
-#include "gated_attention/step.inl"
-#include "gated_attention/backward.inl"
 #include "self_attention/self_attention.inl"
 
 namespace crossret {

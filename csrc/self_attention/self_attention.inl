@@ -45,7 +45,7 @@ struct AttentionHead {
   // out (rows, dim) = weights · rows, or weightsᵀ · rows
   void sums(const float* weights, bool transposed, const float* rows, int64_t rows_row, float* out,
             int64_t out_row) const {
-    dense_columns({rows, nullptr, 1, rows_row}, {0, call.rows, true}, 0, call.dim, scratch.panels);
+    dense_columns({rows, 1, rows_row}, {0, call.rows}, 0, call.dim, scratch.panels);
     multiply(call.rows, call.dim, AllOf{call.rows},
              transposed ? Left{weights, 1, scratch.ld} : Left{weights, scratch.ld, 1},
              Right{scratch.panels, call.rows * kPanel, kPanel}, DenseStore{out, out_row, call.dim, nullptr, false});

@@ -30,21 +30,6 @@ static inline F exp(F x) {
   return V::scale2(V::add(exp_rest(x, n), V::set(1.0f)), n);
 }
 
-// Within 4 ulp; NaN stays NaN. By t = e^(2x) − 1, which loses no digit near zero: tanh x = t / (t + 2).
-static inline F tanh(F x) {
-  x = between(-9.02f, 9.02f, x);  // beyond them it is 1
-  x = V::add(x, x);
-  const F n = exp_power(x), power = V::scale2(V::set(1.0f), n);
-  const F t = V::fma(power, exp_rest(x, n), V::sub(power, V::set(1.0f)));
-  return V::div(t, V::add(t, V::set(2.0f)));
-}
-
-// 1 / (1 + e^(−x)), within 4 ulp wherever that is a normal number; NaN stays NaN.
-static inline F sigmoid(F x) {
-  const F one = V::set(1.0f), e = exp(V::min(x, V::sub(V::zero(), x)));
-  return V::div(V::select(V::less(x, V::zero()), e, one), V::add(one, e));
-}
-
 // Leaky clip: x above zero, slope · x elsewhere. Slope 1 leaves x as it is.
 static inline F clip(F x, F slope) { return V::select(V::less(V::zero(), x), x, V::mul(x, slope)); }
 

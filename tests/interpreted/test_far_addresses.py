@@ -18,7 +18,6 @@ from torch import Tensor
 from triton.runtime import interpreter
 
 from crossret_kernels import (
-    attention_pool,
     infonce_loss,
     maxsim_scores,
     scan_attend,
@@ -101,11 +100,6 @@ def test_features(name: str, layout: str, far_side: int, direction: str) -> None
         return SCORES[name](*laid, direction=direction, backend="triton")
 
     check(score, near, far, *sides)
-
-
-def test_rows_that_are_pooled() -> None:
-    values, logits = randn(3, 5, DIM, seed=0).half(), randn(3, 5, 2, seed=1).half()
-    check(partial(attention_pool, backend="triton"), values, far_apart(values, APART, DIM, 1), logits)
 
 
 @pytest.mark.parametrize("negatives", ["hardest", "sum", "softmax"])

@@ -15,7 +15,6 @@ import torch
 
 import crossret_kernels
 from crossret_kernels import (
-    attention_pool_weights,
     gated_attention_scores,
     heterogeneous_scores,
     infonce_loss,
@@ -34,7 +33,6 @@ from tests.kernels.offline import ARCHITECTURES, SHARED_LIMITS, Launch, launches
 EVERY_ARCHITECTURE = "CROSSRET_EVERY_ARCHITECTURE" in os.environ  # `make tritons`
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "tf32": torch.float32, "float32": torch.float32}
 FUNCTIONS = {
-    "attention_pool": attention_pool_weights,
     "contrastive_loss": infonce_loss,
     "cross_attention": scan_scores,
     "gated_attention": gated_attention_scores,
@@ -128,18 +126,6 @@ class Contrast(Case):
         torch.autograd.grad(loss, leaves, torch.ones_like(loss))
 
 
-class Pooling(Case):
-    """A call of `attention_pool_weights` by so many heads, and its gradients."""
-
-    def call(self) -> None:
-        rows = (40,) if self.packed else (2, 20)
-        options = dict(self.options)
-        sides = [torch.zeros(*rows, size, dtype=DTYPES[self.precision]) for size in (self.dim, options.pop("heads"))]
-        first = (sides[0].requires_grad_(), torch.tensor([0, 15, 40])) if self.packed else sides[0].requires_grad_()
-        made = attention_pool_weights(first, sides[1].requires_grad_(), backend="triton", **options)
-        torch.autograd.grad(sum(x.sum() for x in made), sides)
-
-
 class Gated(Case):
     """A call of `gated_attention_scores` whose vectors all have the same length, and gradients of the scores."""
 
@@ -178,10 +164,9 @@ long_features = partial(Case, "maxsim", regions=(50, 50), dim=1024, gradients=Tr
 WITHOUT_PRODUCTS = {
     "pack_rows", "pool", "relevance_gradients", "store_gradients", "add_listed_gradients", "query_statistics",
     "sum_of_runs", "query_gradients", "inverse_norms", "hinge_statistics", "losses_of_statistics", "score_gradients",
-    "softmax_statistics", "pool_rows", "pooled_value_gradients", "pooled_dots", "pooled_logit_gradients",
-    "gated_context_gradients", "gated_memory_gradients", "cross_weights", "normalised_rows", "normalised_row_gradients",
-    "cross_logit_gradients", "logit_statistics", "losses_of_logits", "logit_gradients", "sigmoid_losses",
-    "sigmoid_gradients",
+    "softmax_statistics", "gated_context_gradients", "gated_memory_gradients", "cross_weights", "normalised_rows",
+    "normalised_row_gradients", "cross_logit_gradients", "logit_statistics", "losses_of_logits", "logit_gradients",
+    "sigmoid_losses", "sigmoid_gradients",
 }  # fmt: skip
 FEW_KINDS = 3
 
@@ -244,12 +229,9 @@ COVERING = [
     Layered("heterogeneous_attention", "bfloat16", mostly(100)),
     Layered("heterogeneous_attention", "tf32", dim=512, options={"direction": "i2t", "pooling": "lse"}),
     Layered("heterogeneous_attention", "float32", (80,), dim=100, options={"heads": 2, "pooling": "max"}),
-    Pooling("attention_pool", "bfloat16", ARCHITECTURES, options={"heads": 12, "lengths": [20, 3]}),
-    Pooling("attention_pool", "float32", packed=True, options={"heads": 1}),
     Gated("gated_attention", "bfloat16", mostly(90, 100), dim=512),
     Gated("gated_attention", "tf32", mostly(80, of=(80, 90)), dim=256),
     Gated("gated_attention", "float32", dim=100),
-    Pooling("attention_pool", "float16", (80,), dim=300, options={"heads": 70, "mask": torch.ones(2, 20) > 0}),
 ]
 
 

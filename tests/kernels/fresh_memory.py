@@ -14,13 +14,11 @@ import torch
 from torch import Tensor
 
 from crossret_kernels import (
-    attention_pool_weights,
     heterogeneous_scores,
     maxsim_scores,
     scan_attend,
     scan_scores,
 )
-from tests.kernels.gated import gated_operands
 from tests.kernels.heterogeneous import make_layers
 from tests.kernels.tolerance import ISAS
 
@@ -54,11 +52,6 @@ def results() -> list[Tensor]:
             torch.ops.crossret.select_cpu_isa(isa)
             made = scan_attend(*sides, *lengths, normalize=normalize, pairs=some, backend="cpu", direction=direction)
             collected += [*made, *torch.autograd.grad([x.square().sum() for x in made], sides)]
-    for isa, heads, (dtype, _) in itertools.product(ISAS, (1, 14), KINDS):
-        torch.ops.crossret.select_cpu_isa(isa)
-        leaves = [torch.randn(4, 11, size, generator=generator).to(dtype).requires_grad_() for size in (33, heads)]
-        pooled = attention_pool_weights(*leaves, torch.tensor([3, 11, 1, 7]), backend="cpu")
-        collected += [*pooled, *torch.autograd.grad([x.square().sum() for x in pooled], leaves)]
     for isa, matching, (dtype, _) in itertools.product(ISAS, ("local", "global"), KINDS):
         torch.ops.crossret.select_cpu_isa(isa)
         sides = [torch.randn(n, longest, 36, generator=generator) for n, longest in ((3, 7), (40, 9))]
@@ -67,12 +60,6 @@ def results() -> list[Tensor]:
         layers = make_layers(1, 36, dtype)
         scores = heterogeneous_scores(*sides, *lengths, layers=layers, matching=matching, backend="cpu")
         collected += [scores, *torch.autograd.grad(scores.square().sum(), sides)]
-    tensors = gated_operands(N_IMAGES, N_CAPTIONS, 33, 20, 17, 37)
-    for isa, bfloat16 in itertools.product(ISAS, (False, True)):
-        torch.ops.crossret.select_cpu_isa(isa)
-        scores = torch.ops.crossret.gated_attention(*tensors, None, 0.9, bfloat16)
-        backward = torch.ops.crossret.gated_attention_backward(scores, *tensors, None, 0.9, bfloat16, *[True] * 11)
-        collected += [scores, *backward]
     return [tensor.detach().float().flatten() for tensor in collected]
 
 

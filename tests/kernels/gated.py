@@ -44,21 +44,6 @@ def gated_features(
     return features, torch.randint(n_words[0], n_words[1] + 1, (n_captions,))
 
 
-def gated_operands(n_images: int, n_captions: int, dim: int, gate: int, *hiddens: int) -> list[Tensor]:
-    """What the fused operation takes; rows that masks leave out hold NaN."""
-    generator = torch.Generator().manual_seed(0)
-    made: list[Tensor] = []
-    for n, length, hidden in ((n_images, 5, hiddens[0]), (n_captions, 6, hiddens[1])):
-        mask = torch.rand(n, length, generator=generator) < 0.7
-        mask[:, 2] = True
-        rows = [torch.randn(n, length, width, generator=generator) for width in (hidden, dim)]
-        made += [x.masked_fill(~mask[..., None], torch.nan) for x in rows]
-        made += [torch.randn(n, gate, generator=generator), mask]
-    for hidden in hiddens:
-        made += [torch.randn(hidden, gate, generator=generator), torch.randn(hidden, generator=generator)]
-    return [*made, torch.randn(dim, generator=generator)]
-
-
 @dataclass(frozen=True)
 class GatedBatch:
     """A padded batch in float64, of values that every narrower dtype represents after `to`."""

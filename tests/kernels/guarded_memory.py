@@ -21,7 +21,6 @@ from torch import Tensor
 from crossret_kernels.backends import NATIVE_MISSING
 from crossret_kernels.cross_attention.options import CrossAttentionOptions
 from crossret_kernels.maxsim.options import MaxSimOptions
-from tests.kernels.gated import gated_operands
 from tests.kernels.tolerance import ISAS
 
 PAGE = mmap.PAGESIZE
@@ -144,52 +143,6 @@ def compare(placement: str, normalize: bool, dim: int, dtype: torch.dtype, pairs
     return agreed
 
 
-def compare_pooling(placement: str, dim: int, dtype: torch.dtype) -> int:
-    """Attention pooling of packed rows by few and many heads."""
-    agreed, n = 0, len(WORD_LENGTHS)
-    values = features(WORD_LENGTHS, dim, dtype, placement, 0)
-    beyond = PADDING if placement == "padding" else 0
-    for heads, isa in itertools.product((1, 5, 18), ISAS):
-        torch.ops.crossret.select_cpu_isa(isa)
-        logits = features(WORD_LENGTHS, heads, torch.float32, "end", 1)
-        grads = [torch.randn(n, heads, width, generator=torch.Generator().manual_seed(width)) for width in (dim, 20)]
-        found = []
-        with guarded(placement) as memory:
-            for copy in (memory.copy, lambda x, beyond=0: torch.cat([x, x.new_zeros(beyond, *x.shape[1:])])):
-                rows = copy(values, beyond)
-                arguments = rows[:, rows.size(1) - dim :], copy(offsets(WORD_LENGTHS)), None, None, copy(logits, beyond)
-                made = torch.ops.crossret.attention_pool(*arguments, 20)
-                own = [copy(grad) for grad in grads]
-                found.append((*made, *torch.ops.crossret.attention_pool_backward(*own, *arguments, 20, True, True)))
-            for ours, theirs in zip(*found, strict=True):
-                assert torch.equal(ours, theirs)
-            agreed += 2
-            del rows, arguments, own
-    return agreed
-
-
-def compare_gated(placement: str, dim: int) -> int:
-    """Gated attention's operation, everything that it takes fenced."""
-    agreed, tensors = 0, gated_operands(3, 18, dim, dim + 2, dim, dim + 1)
-    listed = torch.tensor([[2, 17], [0, 0], [2, 5]])
-    for isa, bfloat16, pairs in itertools.product(ISAS, (False, True), (None, listed)):
-        shape = (3, 18) if pairs is None else (3,)
-        grad = torch.randn(shape, generator=torch.Generator().manual_seed(2))
-        torch.ops.crossret.select_cpu_isa(isa)
-        found = []
-        with guarded(placement) as memory:
-            for copy in (memory.copy, Tensor.clone):
-                arguments = [copy(x) for x in (grad, *tensors)]
-                how = None if pairs is None else copy(pairs), 0.9, bfloat16
-                scores = torch.ops.crossret.gated_attention(*arguments[1:], *how)
-                backward = torch.ops.crossret.gated_attention_backward(*arguments, *how, *[True] * 11)
-                found.append((scores, *backward))
-            assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
-            agreed += 2
-            del arguments, how
-    return agreed
-
-
 def compare_layered(placement: str, dim: int) -> int:
     """Heterogeneous attention of one layer, by one head and by several, of full items and of others."""
     agreed = 0
@@ -231,15 +184,13 @@ def compare_layer(placement: str, dim: int) -> int:
                 attention = projected, torch.arange(rows).expand(2, -1) < rows - rows // 3, heads, 0.5
                 made = [operations.self_attention(*attention), operations.self_attention_backward(grad, *attention)]
                 for bfloat16 in (False, True):
-                    tanh = copy(operations.linear_tanh(*layer, bfloat16))
-                    made += [operations.linear(*layer, bfloat16), tanh.clone()]
+                    made += [operations.linear(*layer, bfloat16)]
                     made += operations.linear_backward(grad, *layer, bfloat16, True, True, True)
-                    made += operations.linear_tanh_backward(grad, tanh, *layer, bfloat16, True, True, True)
                 found.append(made)
             for ours, theirs in zip(*found, strict=True):
                 assert torch.equal(ours, theirs)
             agreed += len(made)
-            del projected, grad, layer, attention, tanh
+            del projected, grad, layer, attention
     return agreed
 
 
@@ -256,11 +207,8 @@ def agreements(placement: str, normalize: bool) -> int:
         compare(placement, normalize, dim, dtype, selected)
         for dim, dtype, selected in itertools.product(DIMS, DTYPES, (None, pairs))
     )
-    if not normalize:
-        agreed += sum(compare_gated(placement, dim) for dim in DIMS)
-        agreed += sum(compare_pooling(placement, dim, dtype) for dim, dtype in itertools.product(DIMS, DTYPES))
-        if placement != "padding":
-            agreed += sum(compare_layered(placement, dim) + compare_layer(placement, dim) for dim in DIMS)
+    if not normalize and placement != "padding":
+        agreed += sum(compare_layered(placement, dim) + compare_layer(placement, dim) for dim in DIMS)
     return agreed
 
 

@@ -20,7 +20,6 @@ from triton.backends.nvidia.driver import CudaDriver, CudaLauncher, CudaUtils
 from triton.runtime import driver
 
 from crossret_kernels import (
-    attention_pool,
     backends,
     gated_attention_scores,
     heterogeneous_scores,
@@ -61,10 +60,6 @@ def lose() -> None:
     triplet_loss(torch.zeros(5, 5, requires_grad=True), negatives="hardest", backend="triton").backward()
 
 
-def pool() -> None:
-    attention_pool(features(3, 12, 32), features(3, 12, 2), [9, 2, 12], backend="triton").sum().backward()
-
-
 def gate() -> None:
     sides = features(3, 12, 32), features(4, 9, 32)
     contexts = {"region_contexts": torch.zeros(3, 1, 32), "word_contexts": torch.zeros(4, 1, 32)}
@@ -81,7 +76,6 @@ CALLS: dict[str, Callable[[], None]] = {
     "scan_scores": lambda: score(scan_scores, pooling="lse"),
     "maxsim_scores": lambda: score(maxsim_scores),
     "triplet_loss": lose,
-    "attention_pool": pool,
     "gated_attention_scores": gate,
     "heterogeneous_scores": layer,
 }

@@ -58,29 +58,3 @@ def results_of(values: Tensor, logits: Tensor, lengths: Any, backend: str) -> tu
     leaves = values.clone().requires_grad_(), logits.clone().requires_grad_()
     outputs = attention_pool_weights(*leaves, lengths, backend=backend)
     return *outputs, *torch.autograd.grad([x.square().sum() for x in outputs], leaves)
-
-
-def check_gradients(
-    values: Tensor, logits: Tensor, lengths: list[int], dtype: torch.dtype, layout: str, backend: str,
-    wanted: tuple[bool, bool], seed: int,
-) -> None:  # fmt: skip
-    """Of both results, against the formula in float64; by a mask, rows lie with holes between them."""
-    mask = None
-    if layout == "mask":
-        width = values.size(1)
-        mask = randn(len(values), width, seed=seed).argsort(1) < torch.tensor(lengths)[:, None]
-    found = []
-    for kind, by in ((torch.float64, "reference"), (dtype, backend)):
-        leaves = [x.to(dtype).to(kind).requires_grad_(own) for x, own in zip((values, logits), wanted, strict=True)]
-        arguments = tuple(leaves) if mask is not None else laid_out(*leaves, lengths, layout)
-        outputs = attention_pool_weights(*arguments, mask=mask, backend=by)
-        weights = [randn(*x.shape, seed=seed + 1 + place).to(x.dtype) for place, x in enumerate(outputs)]
-        asked = [leaf for leaf in leaves if leaf.requires_grad]
-        loss = sum((x * weight).sum() for x, weight in zip(outputs, weights, strict=True))
-        found.append((*outputs, *torch.autograd.grad(loss, asked)))
-    for place, (true, ours) in enumerate(zip(*found, strict=True)):
-        rounding = torch.finfo(dtype).eps if place >= 2 else 0.0
-        largest = max(float(true.detach().abs().max()), 1.0)
-        torch.testing.assert_close(
-            ours.double(), true, rtol=rounding, atol=(64 * torch.finfo(torch.float32).eps + rounding / 8) * largest
-        )

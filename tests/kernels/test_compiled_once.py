@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from crossret_kernels import (
-    attention_pool_weights,
     gated_attention_scores,
     heterogeneous_scores,
     maxsim_scores,
@@ -84,30 +83,6 @@ def test_ragged_batches_compile_nothing(
         of_triton.setdefault((launch.name, launch.kind, launch.dtype), set()).add(launch.key)
     assert all(len(keys) == 1 for keys in of_triton.values()), of_triton.keys()
     assert len(of_triton) <= len(compiled)
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("heads", [1, 12])
-def test_batches_of_pooled_items_compile_nothing(packed: bool, heads: int) -> None:
-    """Whatever their number, lengths and widths."""
-    generator = torch.Generator().manual_seed(0)
-    compiled = set[Any]()
-    of_triton: dict[tuple[Any, ...], set[str]] = {}
-    with recorded() as launches:
-        for number, (n, width) in enumerate(BATCHES):
-            lengths = torch.randint(1, width + 1, (n,), generator=generator)
-            rows = (int(lengths.sum()),) if packed else (n, width)
-            values = torch.zeros(*rows, 80, dtype=torch.bfloat16, requires_grad=True)
-            logits = torch.zeros(*rows, heads, requires_grad=True)
-            offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-            given: Any = ((values, offsets), logits) if packed else (values, logits, lengths)
-            pooled, weights = attention_pool_weights(*given, backend="triton")
-            torch.autograd.grad([pooled, weights], [values, logits], [torch.zeros_like(x) for x in (pooled, weights)])
-            compiled = compiled or set(triton_launch._compiled)
-            assert set(triton_launch._compiled) == compiled, f"batch {number}"
-    for launch in launches:
-        of_triton.setdefault((launch.name, launch.kind, launch.dtype), set()).add(launch.key)
-    assert of_triton and all(len(keys) == 1 for keys in of_triton.values()), of_triton.keys()
 
 
 @pytest.mark.parametrize("layered", [False, True])

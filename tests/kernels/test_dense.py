@@ -31,21 +31,18 @@ def layer(rows: tuple[int, ...], n_in: int, n_out: int, seed: int = 0) -> tuple[
     )  # fmt: skip
 
 
-def assert_follows_the_formula(
-    tensors: tuple[Tensor, ...], tanh: bool, bfloat16: bool, wanted: tuple[bool, ...]
-) -> None:
+def assert_follows_the_formula(tensors: tuple[Tensor, ...], bfloat16: bool, wanted: tuple[bool, ...]) -> None:
     """Results and gradients; each within a share of what its terms sum up to without their signs."""
     leaves = [x.clone().requires_grad_(own) for x, own in zip(tensors, wanted, strict=False)]
-    made = Products(True, bfloat16).linear(*leaves, tanh=tanh)
+    made = Products(True, bfloat16).linear(*leaves)
     rows, weight = (x.bfloat16().double() if bfloat16 else x.double() for x in tensors[:2])
     bias = tensors[2].double() if len(tensors) > 2 else torch.zeros(len(weight), dtype=torch.float64)
     exact = rows @ weight.T + bias
-    exact = exact.tanh() if tanh else exact
     unit = 4 * EPS * max(rows.size(-1), 16) ** 0.5
     assert ((made - exact).abs() <= unit * (rows.abs() @ weight.abs().T + bias.abs())).all()
     grad = randn(*made.shape, seed=9)
     found = iter(torch.autograd.grad(made, [x for x in leaves if x.requires_grad], grad))
-    dy = (grad.double() * (1 - made.detach().double().square()) if tanh else grad.double()).flatten(0, -2)
+    dy = grad.double().flatten(0, -2)
     flat = tensors[0].double().flatten(0, -2)
     pairs = ((dy, tensors[1].double()), (dy.T, flat), (torch.ones(1, len(dy), dtype=torch.float64), dy))
     for place, (left, right) in enumerate(pairs[: len(tensors)]):
@@ -60,17 +57,17 @@ def assert_follows_the_formula(
 @examples(30)
 @given(
     rows=st.sampled_from(((1,), (5,), (13,), (2, 49), (97,), (3, 2, 20))), n_in=st.sampled_from(SIZES),
-    n_out=st.sampled_from(SIZES), tanh=st.booleans(), bfloat16=st.booleans(), bias=st.booleans(),
+    n_out=st.sampled_from(SIZES), bfloat16=st.booleans(), bias=st.booleans(),
     wanted=st.sampled_from(((True, True, True), (True, False, False), (False, True, False), (False, False, True))),
     seed=st.integers(0, 9),
 )  # fmt: skip
 def test_follows_the_formula_in_float64(
-    isa: str, rows: tuple[int, ...], n_in: int, n_out: int, tanh: bool, bfloat16: bool, bias: bool,
+    isa: str, rows: tuple[int, ...], n_in: int, n_out: int, bfloat16: bool, bias: bool,
     wanted: tuple[bool, ...], seed: int,
 ) -> None:  # fmt: skip
     tensors = layer(rows, n_in, n_out, seed)[: 3 if bias or wanted[2] else 2]
     with cpu_isa(isa):
-        assert_follows_the_formula(tensors, tanh, bfloat16, wanted)
+        assert_follows_the_formula(tensors, bfloat16, wanted)
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -78,13 +75,13 @@ def test_follows_the_formula_in_float64(
 @pytest.mark.parametrize(("rows", "n_in", "n_out"), [(2100, 40, 50), (30, 2100, 40), (130, 40, 2100), (50, 1024, 70)])
 def test_many_blocks_and_slices(isa: str, bfloat16: bool, rows: int, n_in: int, n_out: int) -> None:
     with cpu_isa(isa):
-        assert_follows_the_formula(layer((rows,), n_in, n_out), True, bfloat16, (True, True, True))
+        assert_follows_the_formula(layer((rows,), n_in, n_out), bfloat16, (True, True, True))
 
 
 def made_of(*tensors: Tensor, bfloat16: bool = False) -> tuple[Tensor, ...]:
-    """The layer with tanh, and its gradients."""
+    """The layer and its gradients."""
     leaves = [x.clone().requires_grad_() for x in tensors]
-    made = Products(True, bfloat16).linear(*leaves, tanh=True)
+    made = Products(True, bfloat16).linear(*leaves)
     return made, *torch.autograd.grad(made, leaves, randn(*made.shape, seed=9))
 
 
@@ -105,7 +102,7 @@ def test_number_of_threads_and_neighbours_do_not_show(bfloat16: bool) -> None:
     for one, other in zip(results[0][:2], made_of(rows, *others, bfloat16=bfloat16), strict=False):
         assert torch.equal(one[clean], other[clean])
     assert made_of(rows, *others)[0][3].isnan().all()
-    assert torch.equal(Products(True, bfloat16).linear(rows[7:8], *others, tanh=True), results[0][0][7:8])
+    assert torch.equal(Products(True, bfloat16).linear(rows[7:8], *others), results[0][0][7:8])
 
 
 def test_rows_of_any_strides() -> None:
@@ -127,15 +124,13 @@ def test_rows_of_any_strides() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["linear", "linear_tanh"])
 @pytest.mark.parametrize("bias", [True, False])
-def test_opcheck(name: str, bias: bool) -> None:
+def test_opcheck(bias: bool) -> None:
     tensors = [x.requires_grad_() for x in layer((2, 5), 6, 7)]
     tensors[2] = tensors[2] if bias else tensors[2].new_empty(0)
-    torch.library.opcheck(getattr(torch.ops.crossret, name).default, (*tensors, False))
-    kept = [randn(2, 5, 7)] if name == "linear_tanh" else []
-    backward = getattr(torch.ops.crossret, f"{name}_backward").default
-    torch.library.opcheck(backward, (randn(2, 5, 7), *kept, *(x.detach() for x in tensors), False, True, True, bias))
+    torch.library.opcheck(torch.ops.crossret.linear.default, (*tensors, False))
+    backward = torch.ops.crossret.linear_backward.default
+    torch.library.opcheck(backward, (randn(2, 5, 7), *(x.detach() for x in tensors), False, True, True, bias))
 
 
 BAD_OPERANDS = {
@@ -159,16 +154,15 @@ def test_what_pytorch_operations_serve(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError
 
     tensors = layer((5,), 6, 7)
-    expected = torch.tanh(F.linear(*tensors))
+    expected = F.linear(*tensors)
     assert torch.equal(LINEAR(tensors[0][:0], *tensors[1:]), expected[:0])
-    for name in ("_LINEAR", "_LINEAR_TANH"):
-        monkeypatch.setattr(op, name, refuse)
-    assert torch.equal(Products(False).linear(*tensors, tanh=True), expected)
+    monkeypatch.setattr(op, "_LINEAR", refuse)
+    assert torch.equal(Products(False).linear(*tensors), expected)
     wide = [x.double() for x in tensors]
-    assert torch.equal(LINEAR(*wide, tanh=True), torch.tanh(F.linear(*wide)))
+    assert torch.equal(LINEAR(*wide), F.linear(*wide))
     assert LINEAR(tensors[0][:, :0], tensors[1][:, :0], tensors[2]).shape == (5, 7)
     assert torch.func.grad(lambda x: LINEAR(x, *tensors[1:]).sum())(tensors[0]).shape == (5, 6)
     compiled = torch.compile(LINEAR, fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(*tensors, tanh=True), expected)
+    torch.testing.assert_close(compiled(*tensors), expected)
     with pytest.raises(AssertionError):
         LINEAR(*tensors)

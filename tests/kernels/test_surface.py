@@ -130,8 +130,6 @@ def prepared(name: str, dtype: torch.dtype) -> tuple[list[Tensor], Callable[...,
 def call(name: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """What the function returns for features of a dtype."""
     given, function = prepared(name, dtype)
-    if name == "gated_attention_scores" and dtype != torch.float64:  # of whose few items None makes no kernels'
-        return function(*given, backend="cpu")
     return function(*given)
 
 

@@ -1,6 +1,6 @@
 // Checks the kernels of every instruction set against the formulas in double precision, one pair at a time, without
 // torch: scores, best contexts and the gradients of both sides, for features held in every way that a call takes; and
-// attention pooling and products of matrices.
+// products of matrices.
 //   kernels_test [isa …]: those named, each of which must be there; else all that this processor has.
 #include <algorithm>
 #include <atomic>
@@ -12,7 +12,6 @@
 #include <thread>
 #include <vector>
 
-#include "attention_pool/cpu.h"
 #include "cross_attention/cpu.h"
 #include "dispatch.h"
 #include "heterogeneous_attention/cpu.h"
@@ -22,31 +21,25 @@
 #include "attention.h"
 #include "batch.h"
 #include "dense.h"
-#include "gated.h"
 #include "layered.h"
-#include "pooling.h"
 
 namespace crossret {
 
 // An instruction set that is not linked in leaves these behind.
-#define CROSSRET_ABSENT(isa, ...)                                                     \
-  namespace isa {                                                                     \
-  extern const Kernels kernels __attribute__((weak));                                 \
-  const Kernels kernels{#isa};                                                        \
-  extern const CrossAttentionKernels cross_attention_kernels __attribute__((weak));   \
-  const CrossAttentionKernels cross_attention_kernels{};                              \
-  extern const MaxSimKernels maxsim_kernels __attribute__((weak));                    \
-  const MaxSimKernels maxsim_kernels{};                                               \
-  extern const AttentionPoolKernels attention_pool_kernels __attribute__((weak));     \
-  const AttentionPoolKernels attention_pool_kernels{};                                \
-  extern const DenseKernels dense_kernels __attribute__((weak));                      \
-  const DenseKernels dense_kernels{};                                                 \
-  extern const HeterogeneousKernels heterogeneous_kernels __attribute__((weak));      \
-  const HeterogeneousKernels heterogeneous_kernels{};                                 \
-  extern const GatedAttentionKernels gated_attention_kernels __attribute__((weak));   \
-  const GatedAttentionKernels gated_attention_kernels{};                              \
-  extern const SelfAttentionKernels self_attention_kernels __attribute__((weak));     \
-  const SelfAttentionKernels self_attention_kernels{};                                \
+#define CROSSRET_ABSENT(isa, ...)                                                   \
+  namespace isa {                                                                   \
+  extern const Kernels kernels __attribute__((weak));                               \
+  const Kernels kernels{#isa};                                                      \
+  extern const CrossAttentionKernels cross_attention_kernels __attribute__((weak)); \
+  const CrossAttentionKernels cross_attention_kernels{};                            \
+  extern const MaxSimKernels maxsim_kernels __attribute__((weak));                  \
+  const MaxSimKernels maxsim_kernels{};                                             \
+  extern const DenseKernels dense_kernels __attribute__((weak));                    \
+  const DenseKernels dense_kernels{};                                               \
+  extern const HeterogeneousKernels heterogeneous_kernels __attribute__((weak));    \
+  const HeterogeneousKernels heterogeneous_kernels{};                               \
+  extern const SelfAttentionKernels self_attention_kernels __attribute__((weak));   \
+  const SelfAttentionKernels self_attention_kernels{};                              \
   }
 CROSSRET_SETS(CROSSRET_ABSENT, )
 #undef CROSSRET_ABSENT
@@ -174,10 +167,8 @@ int main(int argc, char** argv) {
   }
   for (size_t i = 0; i < names.size(); ++i) {
     select_isa(names[i]);
-    check_pooling(kernels(Dtype::float32, false));
     check_dense(kernels(Dtype::float32, false));
     check_layered(kernels(Dtype::float32, false));
-    check_gated(kernels(Dtype::float32, false));
     check_attention(kernels(Dtype::float32, false));
     std::printf("%s: %d cases, errors up to %.2f of the tolerance\n", names[i].c_str(), static_cast<int>(cases.size()),
                 worst[i]);

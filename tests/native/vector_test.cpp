@@ -371,14 +371,6 @@ void check_function(const char* name, const Ours& ours, const Theirs& theirs) {
   }
 }
 
-// Named: GCC compiles what a lambda without captures converts to for the wrong processor.
-struct Tanh {
-  F operator()(F x) const { return crossret::CROSSRET_ISA::tanh(x); }
-};
-struct Sigmoid {
-  F operator()(F x) const { return sigmoid(x); }
-};
-
 // Pairs of bfloat16: two of them, anything in them.
 [[maybe_unused]] float any_pair() {
   const auto half = [] { return cast<uint32_t>(any_float()) >> 16; };
@@ -583,8 +575,6 @@ int main() {
   check_rows();
   check_doubles();
   check_exp();
-  check_function("tanh", Tanh{}, [](double x) { return std::tanh(x); });
-  check_function("sigmoid", Sigmoid{}, [](double x) { return 1 / (1 + std::exp(-x)); });
   check_dots<V>();
 #if defined(FLUSHES)
   check_flushing();
