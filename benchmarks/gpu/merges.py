@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import torch
+from crossret_kernels.topk.cuda import merge_in_cuda
 from torch import Tensor
 
 from benchmarks.gpu.inputs import rotated
 from benchmarks.gpu.work import Calls, Floor
-from crossret_kernels.topk.cuda import merge_in_cuda
 from crossret_kernels.topk.streamed import _merge
 
 MERGES = {"cuda": merge_in_cuda, "torch": _merge}

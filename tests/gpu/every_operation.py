@@ -13,12 +13,12 @@ from itertools import chain
 from typing import Any
 
 import torch
+from crossret_kernels.topk.cuda import merge_in_cuda
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from crossret_kernels import backends, maxsim_argmax, maxsim_scores, scan_scores, triplet_loss
-from crossret_kernels.topk.cuda import merge_in_cuda
 from tests.gpu.built import operations
 
 PRECISIONS = {

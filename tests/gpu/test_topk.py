@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from crossret_kernels.topk.cuda import MOST, merge_in_cuda
+
 from tests.gpu.device import DEVICE, gpu, needs_cuda_library, randn
 from tests.kernels.rankings import assert_same_bits
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from crossret_kernels.topk.cuda import merge_in_cuda
 from torch import Tensor
 
 from crossret_kernels import maxsim_scores, scan_scores, triplet_loss
-from crossret_kernels.topk.cuda import merge_in_cuda
 from tests.simt.launches import SCHEDULES, Device, Place, Schedule
 from tests.simt.library import ROOT
 
