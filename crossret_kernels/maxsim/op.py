@@ -28,15 +28,15 @@ MAXSIM_OPTIONS = f"{OPTIONS}, int pooling"
 
 
 def _triton() -> Kernels:
-    from crossret_kernels.maxsim.triton import backward, forward
+    from crossret_kernels.maxsim.triton import gradients, searches
 
-    return Kernels(forward.scores, backward.gradients)
+    return Kernels(searches.scores, gradients.gradients)
 
 
 def _triton_argmax() -> Kernels:
-    from crossret_kernels.maxsim.triton import forward
+    from crossret_kernels.maxsim.triton import searches
 
-    return Kernels(forward.indices)
+    return Kernels(searches.indices)
 
 
 SCORES = {
