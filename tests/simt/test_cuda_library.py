@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crossret_kernels.gpu.cuda_library import constant, constants, numbers
+from crossret_kernels.cross_attention.cuda.library import constant, constants, numbers
 
 pytestmark = pytest.mark.usefixtures("device")
 PART = {"first": 1, "items": 2, "rows": 3, "longest": 4, "slots": 5}
