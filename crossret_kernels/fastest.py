@@ -1,4 +1,4 @@
-"""Which of the kernels for GPUs are faster, by the record of a card: what `backend=None` takes first.
+"""Which kernels of stacked cross attention are faster on a GPU, by its record: what `backend=None` takes first.
 
 `fastest.json` holds what was measured, a case a line, of the latest record of every card; `make gpu` measures, and
 `python -m benchmarks.gpu.fastest` makes the file of benchmarks/results. A case that no record has is judged by those
@@ -22,9 +22,7 @@ from crossret_kernels.torch_internals import reduced_float32
 
 TABLE = Path(__file__).with_suffix(".json")
 KERNELS = ("triton", "cuda")
-# From so much work on a call is large: flop of the product of similarities, of a loss bytes of
-# scores and their gradients.
-LARGE = {"scan_scores": 2**36, "maxsim_scores": 2**36, "triplet_loss": 2**24}
+LARGE = 2**36  # flop of the product of similarities from which on a call is large
 # Alike are precisions that take the same instructions of the same width.
 _WIDTHS = {"bfloat16": 16, "float16": 16, "tf32": 19, "float32": 32}
 
@@ -33,15 +31,13 @@ class Asked(NamedTuple):
     """What the fastest backend depends on.
 
     Attributes:
-        operation: a key of `LARGE`.
-        way: direction of the scores, negatives of a loss.
+        direction: of the scores.
         precision: of the products: the features' dtype, "tf32" for float32 features where TF32 is allowed.
         gradients: whether they are to follow.
         large: whether the work is from `LARGE` on.
     """
 
-    operation: str
-    way: str
+    direction: str
     precision: str
     gradients: bool
     large: bool
@@ -57,13 +53,13 @@ class Case(NamedTuple):
     times: float
 
 
-def asked(operation: str, way: str, tensors: Sequence[Tensor], work: int, gradients: bool) -> Asked:
-    """Of a call that multiplies, or reads, these tensors."""
+def asked(direction: str, tensors: Sequence[Tensor], work: int, gradients: bool) -> Asked:
+    """Of a call that multiplies these features, by so many flop."""
     precision = str(tensors[0].dtype).removeprefix("torch.")
     if precision == "float32" and reduced_float32(on_gpu=True):
         precision = "tf32"
-    large = is_compiling() or work >= LARGE[operation]  # a graph of one size would be made for others, too
-    return Asked(operation, way, precision, gradients, large)
+    large = is_compiling() or work >= LARGE  # a graph of one size would be made for others, too
+    return Asked(direction, precision, gradients, large)
 
 
 def fastest_first(call: Asked, device: torch.device) -> tuple[str, ...]:
@@ -74,11 +70,8 @@ def fastest_first(call: Asked, device: torch.device) -> tuple[str, ...]:
 @cache
 def order(call: Asked, major: int, minor: int) -> tuple[str, ...]:
     """The same, by a compute capability."""
-    found = [case for case in cases() if case.asked.operation == call.operation]
-    if not found:
-        return KERNELS
-    nearest = min(_distance(case.capability, (major, minor)) for case in found)
-    found = [case for case in found if _distance(case.capability, (major, minor)) == nearest]
+    nearest = min(_distance(case.capability, (major, minor)) for case in cases())
+    found = [case for case in cases() if _distance(case.capability, (major, minor)) == nearest]
     most = max(_likeness(case.asked, call) for case in found)
     alike = [case.times for case in found if _likeness(case.asked, call) == most]
     return KERNELS[::-1] if prod(alike) > 1 else KERNELS
@@ -98,13 +91,11 @@ def cases() -> tuple[Case, ...]:
 
 
 def lines() -> list[str]:
-    """What the file says, a line for each card, operation and precision."""
-    found: dict[tuple[str, str, str], list[float]] = {}
+    """What the file says, a line for each card and precision."""
+    found: dict[tuple[str, str], list[float]] = {}
     for case in cases():
-        found.setdefault((f"{case.card}, {case.date}", case.asked.operation, case.asked.precision), []).append(
-            case.times
-        )
-    return [f"{card}: {operation} {precision}: {_told(times)}" for (card, operation, precision), times in found.items()]
+        found.setdefault((f"{case.card}, {case.date}", case.asked.precision), []).append(case.times)
+    return [f"{card}: {precision}: {_told(times)}" for (card, precision), times in found.items()]
 
 
 def _told(times: list[float]) -> str:
@@ -131,5 +122,5 @@ def _likeness(case: Asked, call: Asked) -> tuple[bool, ...]:
         case.precision == call.precision,
         case.large == call.large,
         case.gradients == call.gradients,
-        case.way == call.way,
+        case.direction == call.direction,
     )

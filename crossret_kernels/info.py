@@ -33,7 +33,6 @@ from crossret_kernels.heterogeneous_attention import fused as heterogeneous_atte
 from crossret_kernels.inputs.options import DIRECTIONS
 from crossret_kernels.maxsim import op as maxsim
 from crossret_kernels.ranking_loss import op as ranking_loss
-from crossret_kernels.ranking_loss.options import NEGATIVES
 
 if TRITON_MISSING is None:
     from crossret_kernels.gpu.triton_launch import WHY_BY_TRITON
@@ -76,7 +75,7 @@ def describe() -> str:
             lines.append(f"{device} {dtype}: {_selected_backend(device, dtype)}{others}")
         lines += _by_operation(device)
     lines += [
-        "which kernels are taken on a GPU, by what was measured on one:",
+        "which kernels of stacked cross attention are taken on a GPU, by what was measured on one:",
         *(f"  {line}" for line in fastest.lines()),
     ]
     wanted = os.environ.get(ENVIRONMENT_VARIABLE)
@@ -108,19 +107,18 @@ def _by_operation(device: torch.device) -> list[str]:
     """A table of what runs where no `backend=` is given: of every operation, by dtype."""
     rows = [[str(device), *(str(dtype).removeprefix("torch.") for dtype in _DTYPES)]]
     for names, has in OPERATIONS.items():
-        chosen = [_chosen(device, dtype, has, names[0]) for dtype in _DTYPES]
+        chosen = [_chosen(device, dtype, has) for dtype in _DTYPES]
         rows += [[f"  {name}", *chosen] for name in names]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _chosen(device: torch.device, dtype: torch.dtype, has: Collection[str], name: str) -> str:
+def _chosen(device: torch.device, dtype: torch.dtype, has: Collection[str]) -> str:
     """What serves large calls without gradients."""
     first: tuple[str, ...] = ()
-    if device.type == "cuda" and name in fastest.LARGE:
-        way = NEGATIVES[0] if name == "triplet_loss" else DIRECTIONS[0]
+    if device.type == "cuda" and "cuda" in has:
         features = (torch.empty(0, dtype=dtype),)
-        first = fastest.fastest_first(fastest.asked(name, way, features, fastest.LARGE[name], False), device)
+        first = fastest.fastest_first(fastest.asked(DIRECTIONS[0], features, fastest.LARGE, False), device)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a missing library, which has a line of its own

@@ -337,8 +337,7 @@ def retrieve(
 
         values, indices = feature_topk(
             score, queries, documents, query_lengths, document_lengths, k=k, query="image", region_mask=query_mask,
-            word_mask=document_mask, empty=empty_score is not None, progress=progress, backend=backend,
-            names=NAMES,
+            word_mask=document_mask, empty=empty_score is not None, progress=progress, names=NAMES,
         )  # fmt: skip
     values = values if largest else -values
     if not return_alignment:

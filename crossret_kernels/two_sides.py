@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crossret_kernels.backends import BACKENDS, UnsupportedByBackend, select_backend
+from crossret_kernels.backends import UnsupportedByBackend, select_backend
 from crossret_kernels.fastest import asked, fastest_first
-from crossret_kernels.inputs.options import Coded
+from crossret_kernels.inputs.options import Directed
 from crossret_kernels.inputs.pairs import Pairs, fill_empty, in_slices
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.operations import Operand, needs_gradient
@@ -39,7 +39,7 @@ _IN_TORCH = ("torch", "reference")
 
 def serve(
     table: Implementations, backend: str | None, images: Ragged, captions: Ragged, selected: Pairs | None,
-    options: Coded, empty_score: float | None, *, listed: Callable[..., Tensor] | None = None,
+    options: Directed, empty_score: float | None, *, listed: Callable[..., Tensor] | None = None,
     width: tuple[int | None, ...] = (), queries: Ragged | None = None, fill: float | None = None,
 ) -> Tensor:  # fmt: skip
     """What is made of all pairs of checked sides, (n_images, n_captions, …), or of selected ones, (P, …).
@@ -55,8 +55,9 @@ def serve(
         fill: what pairs of an empty item get, where that is not the empty score.
     """
     values = images.values
-    left: tuple[str, ...] = BACKENDS
-    first = fastest_of_sides(images, captions, selected, options) if backend is None and values.is_cuda else ()
+    left = tuple(name for name in table if name not in _IN_TORCH)
+    both_kernels = backend is None and values.is_cuda and "cuda" in table
+    first = fastest_of_sides(images, captions, selected, options.direction) if both_kernels else ()
     while (chosen := select_backend(backend, values.device, values.dtype, None, left, first)) not in _IN_TORCH:
         on_cpu = chosen == "cpu"
         arguments = (empty_score, reduced_float32(not on_cpu), *options.codes, *width)
@@ -78,13 +79,13 @@ def serve(
     return fill_empty(made, images, captions, pairs, empty_score if fill is None else fill)
 
 
-def fastest_of_sides(images: Ragged, captions: Ragged, selected: Pairs | None, options: Coded) -> tuple[str, ...]:
-    """Backends of CUDA devices, the fastest of such a call first."""
+def fastest_of_sides(images: Ragged, captions: Ragged, selected: Pairs | None, direction: str) -> tuple[str, ...]:
+    """Backends of CUDA devices, the fastest of such a call of stacked cross attention first."""
     values = images.values, captions.values
     work = 2 * values[0].numel() * (values[1].numel() // max(values[1].size(-1), 1))
     if selected is not None:
         work = work // max(len(images) * len(captions), 1) * len(selected)
-    return fastest_first(asked(options.operation, options.way, values, work, needs_gradient(values)), values[0].device)
+    return fastest_first(asked(direction, values, work, needs_gradient(values)), values[0].device)
 
 
 def scores_like(*arguments: Any) -> Tensor:

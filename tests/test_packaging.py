@@ -143,7 +143,7 @@ def test_source_distribution_holds_what_builds_and_the_pictures_of_the_readme(pr
     with tarfile.open(archive) as members:
         names = {name.partition("/")[2] for name in members.getnames()}
     assert pictures <= names
-    assert {"setup_cuda.py", "csrc/cuda/launch.cuh", "csrc/cuda/stream.cu", "csrc/ranking_loss/gpu.h"} <= names
+    assert {"setup_cuda.py", "csrc/cuda/launch.cuh", "csrc/cuda/stream.cu", "csrc/cross_attention/gpu.h"} <= names
 
 
 @pytest.mark.parametrize(

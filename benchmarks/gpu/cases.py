@@ -7,7 +7,6 @@ from benchmarks.gpu.checks import Check
 from benchmarks.gpu.implementations import CHUNKED, COMPILED, LOOP, PEERS
 from benchmarks.gpu.lists import ListCase
 from benchmarks.gpu.losses import LossCase
-from benchmarks.gpu.merges import MergeCase
 from benchmarks.gpu.others import OtherCase
 from benchmarks.gpu.results import FUSED
 from benchmarks.gpu.scores import ScoreCase
@@ -26,6 +25,7 @@ LATE_INTERACTION = (
 )
 PATCHES = Case(512, 512, regions=(197, 197), words=(20, 77))  # of a vision transformer, by tokens of its text encoder
 BOTH_WAYS = tuple(SETTINGS)
+TRITON = ("triton",)
 TARGETS_1000 = {"t2i LSE": 25 / 6.0, "i2t AVG": 30 / 6.0}
 TOKENS = [  # queries and documents, and their tokens, D: the best printed by others
     (Case(128, 128, 128, (300, 300), (32, 32)), False),
@@ -41,7 +41,6 @@ OTHERS = [
     for operation, shape, options in (
         ("gated_attention_scores", (36, 20, 1024), ()),
         ("heterogeneous_scores", (36, 20, 1024), (("heads", 8),)),
-        ("attention_pool", (36, 12, 1024), ()),
         ("scan_attend", (36, 20, 1024), (("direction", "t2i"),)),
     )
     for training in (False, True)
@@ -51,19 +50,17 @@ FIGURES: list[GpuCase] = [  # of our own kernels: the dearest first
     *(ScoreCase(way, WHOLE_TEST_SET, "bfloat16", FUSED, targets={"triton": TARGETS_1000[way]}) for way in BOTH_WAYS),
     *(ScoreCase(way, Case(size, size), "bfloat16", FUSED, training=True) for size in (128, 512) for way in BOTH_WAYS),
     *(ScoreCase(way, Case(128, 128), "bfloat16", FUSED) for way in BOTH_WAYS),
-    ScoreCase(None, ONE_QUERY, "bfloat16", FUSED, read=True),
-    *(ScoreCase(None, case, "bfloat16", FUSED, read=True) for case in LATE_INTERACTION),
-    *(LossCase(negatives, 8192, FUSED, targets={"cuda": 1.3}) for negatives in ("hardest", "sum", "softmax")),
-    *(ScoreCase(None, case, "bfloat16", FUSED, training) for case, training in TOKENS),
+    ScoreCase(None, ONE_QUERY, "bfloat16", TRITON, read=True),
+    *(ScoreCase(None, case, "bfloat16", TRITON, read=True) for case in LATE_INTERACTION),
+    *(LossCase(negatives, 8192, TRITON) for negatives in ("hardest", "sum", "softmax")),
+    *(ScoreCase(None, case, "bfloat16", TRITON, training) for case, training in TOKENS),
     *OTHERS,
     *(ScoreCase(way, WHOLE_TEST_SET, name, FUSED) for name in ("float32", "tf32", "float16") for way in BOTH_WAYS),
     *(ScoreCase(way, Case(128, 128), "float32", FUSED, training) for training in (False, True) for way in BOTH_WAYS),
     *(ScoreCase(way, PATCHES, name, FUSED) for name in ("bfloat16", "float32") for way in BOTH_WAYS),
     *(ScoreCase(way, PATCHES, "bfloat16", FUSED, training=True) for way in BOTH_WAYS),
     *(ListCase(way, WHOLE_TEST_SET, "bfloat16", per_image, FUSED) for per_image in (8, 64, 512) for way in BOTH_WAYS),
-    *(LossCase(negatives, 128, FUSED) for negatives in ("hardest", "sum", "softmax")),
-    MergeCase(1448, 1448, 10),  # blocks of a search, and of one of few queries
-    MergeCase(20, 100_000, 1000),
+    *(LossCase(negatives, 128, TRITON) for negatives in ("hardest", "sum", "softmax")),
 ]
 RIVALS: list[GpuCase] = [  # what others print beside it
     *(ScoreCase(None, case, "bfloat16", tuple(PEERS), training) for case, training in TOKENS),

@@ -23,7 +23,6 @@ from crossret_kernels import (
     AttentionStep,
     GatedAttention,
     HeterogeneousLayer,
-    attention_pool_weights,
     backends,
     gated_attention_scores,
     heterogeneous_scores,
@@ -78,24 +77,22 @@ def checks() -> Iterator[Check]:
         )
     for name, options in product(("bfloat16", "tf32", "float32"), (lse, avg)):
         yield Check("scan_attend", (36, 20, 1024), options, name, "triton")
-    for shape, way, name, backend in product(
+    for shape, way, name in product(
         ((300, 32, 128), (180, 32, 128), (300, 128, 512), (80, 80, 128), (1024, 1024, 128), (36, 20, 1024)),
-        ("t2i", "i2t"), ("bfloat16", "float32"), both,
+        ("t2i", "i2t"), ("bfloat16", "float32"),
     ):  # fmt: skip
         items = (3, 4) if max(shape) > 1000 else (12, 17)
-        yield Check("maxsim_scores", shape, (("direction", way),), name, backend, items=items)
-    for name, backend in product(all_four, both):
-        yield Check("maxsim_argmax", (300, 32, 128), (), name, backend, gradients=False)
-    for heads, name in product((1, 12), ("bfloat16", "float16", "float32")):
-        yield Check("attention_pool", (36, heads, 1024), (), name, "triton")
-    for negatives, name, backend in product(("hardest", "sum", "softmax"), ("bfloat16", "float32"), both):
-        yield Check("triplet_loss", (700, 700, 0), (("negatives", negatives),), name, backend)
+        yield Check("maxsim_scores", shape, (("direction", way),), name, "triton", items=items)
+    for name in all_four:
+        yield Check("maxsim_argmax", (300, 32, 128), (), name, "triton", gradients=False)
+    for negatives, name in product(("hardest", "sum", "softmax"), ("bfloat16", "float32")):
+        yield Check("triplet_loss", (700, 700, 0), (("negatives", negatives),), name, "triton")
 
 
 def features_of(check: Check, device: torch.device, dtype: torch.dtype, of: torch.dtype) -> Callable[..., Tensor]:
     """Draws features of a dtype that `of` can hold, the same every time."""
     draw = torch.Generator(device).manual_seed(0)
-    plain = check.operation in ("triplet_loss", "attention_pool")
+    plain = check.operation == "triplet_loss"
 
     def features(*shape: int) -> Tensor:
         values = torch.randn(*shape, generator=draw, device=device)
@@ -175,12 +172,6 @@ def _loss(check: Check, features: Callable[..., Tensor], backend: str) -> tuple[
     return [scores], lambda: triplet_loss(scores, backend=backend, reduction="none", **dict(check.options))
 
 
-def _pool(check: Check, features: Callable[..., Tensor], backend: str) -> tuple[list[Tensor], Callable[[], Tensor]]:
-    rows, heads, dim = check.shape
-    values, logits = features(check.items[0], rows, dim), features(check.items[0], rows, heads)
-    return [values, logits], lambda: attention_pool_weights(values, logits, backend=backend)[0]
-
-
 CALLS: dict[str, Callable[..., Any]] = {
     "scan_scores": _two_sided(scan_scores),
     "scan_attend": _two_sided(scan_attend),
@@ -188,7 +179,6 @@ CALLS: dict[str, Callable[..., Any]] = {
     "maxsim_argmax": _two_sided(maxsim_argmax),
     "gated_attention_scores": _two_sided(gated_attention_scores),
     "heterogeneous_scores": _two_sided(heterogeneous_scores),
-    "attention_pool": _pool,
     "triplet_loss": _loss,
 }
 

@@ -12,18 +12,13 @@ from benchmarks.gpu.results import GpuResults, Measurement
 from benchmarks.gpu.sources import ROOT
 from crossret.files.atomic import atomic_write
 from crossret_kernels.fastest import KERNELS, LARGE, TABLE, Asked
-from crossret_kernels.ranking_loss.options import NEGATIVES
 
-# By what a case is called: the operation, the way, whether gradients follow.
+# By what a case is called: the direction, whether gradients follow.
 OPERATIONS = {
-    f"{name} {what}": (operation, way, what != "forward")
-    for name, operation, way in (
-        ("t2i LSE", "scan_scores", "t2i"),
-        ("i2t AVG", "scan_scores", "i2t"),
-        ("Sum-Max", "maxsim_scores", "t2i"),
-    )
+    f"{name} {what}": (direction, what != "forward")
+    for name, direction in (("t2i LSE", "t2i"), ("i2t AVG", "i2t"))
     for what in ("forward", "training step")
-} | {f"triplet_loss {way}, forward + backward": ("triplet_loss", way, True) for way in NEGATIVES}
+}
 
 
 def rows_of(records: Iterable[GpuResults]) -> Iterator[list[object]]:
@@ -41,8 +36,8 @@ def asked_in(measurement: Measurement) -> Asked | None:
     """What a call of this case asks by; None of what `backend=None` does not choose."""
     if measurement.operation not in OPERATIONS:
         return None
-    operation, way, gradients = OPERATIONS[measurement.operation]
-    return Asked(operation, way, measurement.precision, gradients, measurement.work >= LARGE[operation])
+    direction, gradients = OPERATIONS[measurement.operation]
+    return Asked(direction, measurement.precision, gradients, measurement.work >= LARGE)
 
 
 def text_of(records: Iterable[GpuResults]) -> str:

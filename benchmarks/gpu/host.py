@@ -193,20 +193,20 @@ def training(batches: int) -> Step:
     return step
 
 
-def maxsim(batches: int, backend: str = "triton") -> Step:
+def maxsim(batches: int) -> Step:
     """A query of 32 tokens by 1,000 documents of up to 300."""
     documents, query = (torch.zeros(n, rows, DIM, dtype=torch.bfloat16) for n, rows in ((1000, 300), (1, 32)))
     of_documents = lengths(1000, 100, 300, batches)
-    return lambda: maxsim_scores(documents, query, next(of_documents), backend=backend)
+    return lambda: maxsim_scores(documents, query, next(of_documents), backend="triton")
 
 
-def loss(negatives: str, backend: str = "triton") -> Step:
+def loss(negatives: str) -> Step:
     """Of 128 × 128 scores, and its gradient."""
     scores = torch.zeros(128, 128, requires_grad=True)
     one = torch.ones(())
 
     def step() -> None:
-        torch.autograd.grad(triplet_loss(scores, negatives=negatives, backend=backend), scores, one)
+        torch.autograd.grad(triplet_loss(scores, negatives=negatives, backend="triton"), scores, one)
 
     return step
 
@@ -220,9 +220,6 @@ CASES: dict[str, tuple[Callable[[], Step], float]] = {  # with the target in µs
     "triplet_loss, softmax, forward + backward": (lambda: loss("softmax"), 60),
     "cuda: scan_scores, lengths new": (lambda: scan(BATCHES, False, "cuda"), 60),
     "cuda: scan_scores, forward + backward, lengths new": (lambda: scan(BATCHES, True, "cuda"), 280),
-    "cuda: maxsim_scores, 1 x 1,000, lengths new": (lambda: maxsim(BATCHES, "cuda"), 60),
-    "cuda: triplet_loss, hardest, forward + backward": (lambda: loss("hardest", "cuda"), 50),
-    "cuda: triplet_loss, softmax, forward + backward": (lambda: loss("softmax", "cuda"), 50),
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,7 +18,6 @@ KEPT = 8  # numbers of every positive, float32, that kernels of InfoNCE keep for
 class InfoNceOptions(Coded):
     """What InfoNCE is made of besides scores, their scale and ids; ValueError or TypeError where a value is none."""
 
-    operation: ClassVar[str] = "infonce_loss"
     label_smoothing: float
     reduction: str
 
@@ -35,7 +33,6 @@ class InfoNceOptions(Coded):
 class SigmoidOptions(Coded):
     """The same of the sigmoid loss."""
 
-    operation: ClassVar[str] = "sigmoid_loss"
     reduction: str
 
     def __post_init__(self) -> None:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from crossret_kernels.inputs.options import DIRECTIONS, FLOAT32_TINY, Coded, check_flag, choose, keep_numbers
+from crossret_kernels.inputs.options import DIRECTIONS, FLOAT32_TINY, Directed, check_flag, choose, keep_numbers
 from crossret_kernels.padded.arithmetic import POOLINGS
 
 NORM_MODES = ("softmax", "l2norm", "clipped_l2norm", "l1norm", "clipped_l1norm", "clipped", "no_norm")
 
 
 @dataclass(frozen=True)
-class CrossAttentionOptions(Coded):
+class CrossAttentionOptions(Directed):
     """One way to score a pair; `scan_scores` documents the fields.
 
     Raises ValueError where one is out of range, TypeError where one is no number or no flag.
     """
 
-    operation: ClassVar[str] = "scan_scores"
     direction: str
     raw_feature_norm: str
     clip_slope: float
@@ -26,10 +24,6 @@ class CrossAttentionOptions(Coded):
     pooling: str
     lambda_lse: float
     normalize: bool
-
-    @property
-    def way(self) -> str:
-        return self.direction
 
     def __post_init__(self) -> None:
         choose("direction", self.direction, DIRECTIONS)

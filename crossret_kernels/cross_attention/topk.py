@@ -76,6 +76,6 @@ def scan_topk(
     )
     return feature_topk(
         score, regions, words, region_lengths, word_lengths, k=k, query=query, progress=progress,
-        region_mask=region_mask, word_mask=word_mask, empty=empty_score is not None, backend=backend,
+        region_mask=region_mask, word_mask=word_mask, empty=empty_score is not None,
         factors=(factors, None) if direction == "t2i" else (None, factors),
     )  # fmt: skip

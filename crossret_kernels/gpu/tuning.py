@@ -160,18 +160,3 @@ class CudaAttention:
     ROW_BYTES = 88 * 2**20  # of packed rows of a side's part
     GRAM_BYTES = 64 * 2**20
     CELLS = 24 * 2**20  # similarities whose gradients are kept at a time
-
-
-class CudaSumMax:
-    """Sum-Max in CUDA C++."""
-
-    WIDE_CELLS = 2**24  # of the product of a call, for which there are enough wide tiles
-    WELL_FILLED = 0.95
-    BLOCKS = 16  # wanted of each of the device's processors
-    LEAST_STAGES = 16  # of a block
-    SHARED_BY = 4  # listed pairs of an item of contexts on average, from which on they share tiles
-    LISTED_BYTES, SLOT_BYTES = 64 * 2**20, 16  # of listed pairs at a time, of which each query takes so much at most
-    GRADIENT_BLOCKS = 8  # wanted of each processor
-    GRADIENT_UNIT = 32  # queries of contexts' gradients, or items of queries' ones, that are looked at together
-    LEAST_UNITS = 8  # of a run
-    RUNS_BYTES = 32 * 2**20  # of what runs of sums leave

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.compiler import is_compiling
@@ -22,19 +22,19 @@ class Coded:
     """Options that carry themselves as operations in csrc take them.
 
     Attributes:
-        operation, way: what `fastest` knows calls by that have such options.
         codes: what operations take.
     """
 
-    operation: ClassVar[str]
     codes: tuple[Any, ...]  # names as their places among all; no field of theirs
-
-    @property
-    def way(self) -> str:
-        raise NotImplementedError
 
     def carry(self, *codes: Any) -> None:
         object.__setattr__(self, "codes", codes)  # they are frozen
+
+
+class Directed(Coded):
+    """Options of scores that have a direction."""
+
+    direction: str
 
 
 def checked(kind: Callable[..., Options], *values: Any) -> Options:

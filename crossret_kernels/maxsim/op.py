@@ -28,27 +28,15 @@ MAXSIM_OPTIONS = f"{OPTIONS}, int pooling"
 
 
 def _triton() -> Kernels:
-    from crossret_kernels.maxsim.triton import backward, forward
+    from crossret_kernels.maxsim.triton import gradients, searches
 
-    return Kernels(forward.scores, backward.gradients)
-
-
-def _cuda() -> Kernels:
-    from crossret_kernels.maxsim.cuda import backward, forward
-
-    return Kernels(forward.scores, backward.gradients)
+    return Kernels(searches.scores, gradients.gradients)
 
 
 def _triton_argmax() -> Kernels:
-    from crossret_kernels.maxsim.triton import forward
+    from crossret_kernels.maxsim.triton import searches
 
-    return Kernels(forward.indices)
-
-
-def _cuda_argmax() -> Kernels:
-    from crossret_kernels.maxsim.cuda import forward
-
-    return Kernels(forward.indices)
+    return Kernels(searches.indices)
 
 
 SCORES = {
@@ -57,7 +45,6 @@ SCORES = {
         "maxsim_scores", SIDES, MAXSIM_OPTIONS, scores_like, made="(Tensor, Tensor)", autocast=True, saves=True
     ),
     "triton": define("maxsim_scores_triton", SIDES, MAXSIM_OPTIONS, scores_like, kernels=_triton, autocast=True),
-    "cuda": define("maxsim_scores_cuda", SIDES, MAXSIM_OPTIONS, scores_like, kernels=_cuda, autocast=True),
     "torch": maxsim_scores_chunked,
     "reference": maxsim_scores_reference,
 }
@@ -71,9 +58,6 @@ ARGMAX = {
     "cpu": lambda *arguments: SCORES_AND_ARGMAX(*arguments)[1],
     "triton": define(
         "maxsim_argmax_triton", PLAIN_SIDES, _ARGMAX_OPTIONS, indices_like, kernels=_triton_argmax, autocast=True
-    ),
-    "cuda": define(
-        "maxsim_argmax_cuda", PLAIN_SIDES, _ARGMAX_OPTIONS, indices_like, kernels=_cuda_argmax, autocast=True
     ),
     "torch": maxsim_argmax_chunked,
     "reference": maxsim_argmax_reference,
@@ -119,11 +103,11 @@ def maxsim_scores(
         pairs: (P, 2) integers (image, caption): only these pairs are scored.
         candidates: (n_queries, K) integers: each item of one side against K items of the other, as `maxsim_topk` finds
             them. Where a gradient is required, a list of all their pairs is kept for it, 16 bytes each, as of `pairs`
-            that are not int64; else "cpu", "triton" and "cuda" never hold more than 2 MiB of it.
+            that are not int64; else "cpu" and "triton" never hold more than 2 MiB of it.
         query: whose candidates they are: "caption" or "image"; None: the maximising side's (captions' for t2i, images'
             for i2t).
-        backend: "cpu", "triton", "cuda", "torch", "reference"; None takes what CROSSRET_BACKEND prefers
-            where it serves the call, else the fastest that does.
+        backend: "cpu", "triton", "torch", "reference"; None takes what CROSSRET_BACKEND prefers where it serves the
+            call, else the fastest that does; "cuda" has no kernels of it.
 
     Returns:
         Scores (n_images, n_captions); (P,) with `pairs`; (n_queries, K) with `candidates`. float32, float64 for
@@ -138,7 +122,7 @@ def maxsim_scores(
     NumPy arrays serve wherever tensors do and are not copied: float16, float32 or float64 features, bool masks,
     integers.
     "cpu", "torch" and "reference" score lists where they lie; where a gradient is required of any feature, under
-    autocast, torch.func or torch.compile "cpu" joins them first, a copy, and so do "triton" and "cuda" always.
+    autocast, torch.func or torch.compile "cpu" joins them first, a copy, and so does "triton" always.
     float32 features are multiplied in float32 unless ``torch.set_float32_matmul_precision``, or its successor
     ``torch.backends.mkldnn.matmul.fp32_precision``, allows less: "cpu" may then multiply them as three bfloat16
     products of split halves, where the processor has AMX. Of each similarity Σ a·b these lose no more than

@@ -66,5 +66,5 @@ def maxsim_topk(
     )
     return feature_topk(
         score, regions, words, region_lengths, word_lengths, k=k, query=query, progress=progress,
-        region_mask=region_mask, word_mask=word_mask, empty=empty_score is not None, backend=backend,
+        region_mask=region_mask, word_mask=word_mask, empty=empty_score is not None,
     )  # fmt: skip

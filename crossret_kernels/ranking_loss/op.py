@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.backends import select_backend
-from crossret_kernels.fastest import asked, fastest_first
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.score_matrix import REDUCTIONS, Ids, as_ids, as_loss, check_shape, why_no_kernels
-from crossret_kernels.operations import Kernels, Operand, define, needs_gradient
+from crossret_kernels.operations import Kernels, Operand, define
 from crossret_kernels.ranking_loss.options import LossOptions
 from crossret_kernels.ranking_loss.reference import triplet_loss_reference
 from crossret_kernels.ranking_loss.torch import triplet_loss_torch
@@ -36,7 +35,6 @@ def _triton() -> Kernels:
 
 KERNELS = {
     "triton": define("triplet_loss_triton", _OPERANDS, _OPTIONS, _loss_like, made=_MADE, kernels=_triton),
-    "cuda": define("triplet_loss_cuda", _OPERANDS, _OPTIONS, _loss_like, made=_MADE),
 }
 
 
@@ -71,10 +69,10 @@ def triplet_loss(
         reduction: "sum" over rows and columns (SCAN), "mean" over the n_rows positives, or "none": (n_rows,). The loss
             of a positive is that of its row, over all columns, plus that of its column, over the rows that are here:
             columns whose positives are elsewhere have none.
-        backend: "triton", "cuda", "torch", "reference"; None takes what CROSSRET_BACKEND prefers where it serves the
-            call, else the fastest that does. "torch" makes several matrices of hinges and alone is differentiable
-            twice; "triton" and "cuda" keep nothing as large as the scores but their gradient, and a copy of scores
-            whose rows are not contiguous. Under torch.func's transforms None takes "torch".
+        backend: "triton", "torch", "reference"; None takes what CROSSRET_BACKEND prefers where it serves the call, else
+            the fastest that does. "torch" makes several matrices of hinges and alone is differentiable twice; "triton"
+            keeps nothing as large as the scores but their gradient, and a copy of scores whose rows are not contiguous.
+            Under torch.func's transforms None takes "torch".
 
     Returns:
         A scalar, or (n_rows,) for "none", in the scores' dtype; float32 for half-precision scores under CUDA's
@@ -90,12 +88,7 @@ def triplet_loss(
     options = checked(LossOptions, margin, negatives, p, reduction)
     check_shape(scores, positive_offset)
     images, captions = as_ids(image_ids, "image_ids", scores), as_ids(caption_ids, "caption_ids", scores)
-    first: tuple[str, ...] = ()
-    if backend is None and scores.is_cuda:
-        work = 2 * scores.numel() * scores.element_size()
-        call = asked(options.operation, options.way, (scores,), work, needs_gradient((scores,)))
-        first = fastest_first(call, scores.device)
-    chosen = select_backend(backend, scores.device, scores.dtype, why_no_kernels(scores), KERNELS, first)
+    chosen = select_backend(backend, scores.device, scores.dtype, why_no_kernels(scores), KERNELS)
     if chosen not in KERNELS:
         loss = triplet_loss_torch if chosen == "torch" else triplet_loss_reference
         return loss(scores, images, captions, options, positive_offset)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from crossret_kernels.inputs.options import Coded, choose, keep_numbers
 from crossret_kernels.inputs.score_matrix import REDUCTIONS
@@ -15,15 +14,10 @@ NEGATIVES = ("hardest", "sum", "softmax")
 class LossOptions(Coded):
     """What a loss is made of besides scores and ids; ValueError or TypeError where a value is none."""
 
-    operation: ClassVar[str] = "triplet_loss"
     margin: float
     negatives: str
     p: float
     reduction: str
-
-    @property
-    def way(self) -> str:
-        return self.negatives
 
     def __post_init__(self) -> None:
         choose("negatives", self.negatives, NEGATIVES)

@@ -15,7 +15,6 @@ from crossret_kernels.inputs.options import choose
 from crossret_kernels.inputs.pairs import QUERIES
 from crossret_kernels.inputs.sides import IMAGES_AND_CAPTIONS, Features, Lengths, SideNames
 from crossret_kernels.inputs.tensors import Array
-from crossret_kernels.topk.cuda import merge_in_cuda, merges_in_cuda
 
 # Scores that exist at a time: 8 MiB in float32. Merging in PyTorch operations takes some five times that.
 BLOCK_SCORES = 2 * 2**20
@@ -40,7 +39,6 @@ def feature_topk(
     empty: bool = False,
     progress: Progress | None = None,
     dtype: torch.dtype | None = None,
-    backend: str | None = None,
     names: tuple[SideNames, SideNames] = IMAGES_AND_CAPTIONS,
     factors: tuple[Array | None, Array | None] = (None, None),
 ) -> tuple[Tensor, Tensor]:
@@ -48,8 +46,7 @@ def feature_topk(
 
     `scan_topk` documents the arguments; arrays are cast to `dtype`, where one is given. `empty` tells whether items
     may be empty; masks, where there are any, it gets as `region_mask` and `word_mask`, and as `factors` what is kept of
-    the items of either side, (n, …). `backend` is
-    `streamed_topk`'s alone: `scores` has its own. `names` are what errors call either side. Raises what the
+    the items of either side, (n, …). `names` are what errors call either side. Raises what the
     checks of the scores do, for all items before any is scored, and ValueError for an unknown `query`.
     """
     choose("query", query, QUERIES)
@@ -67,7 +64,7 @@ def feature_topk(
     ]
 
     corpus, queries = sides if query == "caption" else sides[::-1]
-    return streamed_topk(block_scores(scores, query), queries, corpus, k=k, progress=progress, backend=backend)
+    return streamed_topk(block_scores(scores, query), queries, corpus, k=k, progress=progress)
 
 
 def block_scores(scores: Callable[..., Tensor], query: str) -> Callable[[FeatureBlock, FeatureBlock], Tensor]:
@@ -88,7 +85,6 @@ def streamed_topk(
     *,
     k: int,
     progress: Progress | None = None,
-    backend: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The k best items of the corpus for every query, by merging one block of scores after another.
 
@@ -100,8 +96,6 @@ def streamed_topk(
         queries, corpus: both sides.
         k: how many, at least 1; all items where the corpus has fewer.
         progress: called with (items of the corpus scored so far, all of them) after every run of the corpus.
-        backend: "cuda", here or in CROSSRET_BACKEND, merges in a kernel what `merges_in_cuda` says; what else is named
-            or nothing, in PyTorch operations. Results are the same.
 
     Returns:
         (values, indices), both (queries, min(k, corpus)), best first, without gradient; indices int64. What a stable
@@ -115,7 +109,7 @@ def streamed_topk(
     check_progress(progress)
     corpus_runs = corpus.runs(corpus_run_limit(len(queries)))
     query_runs = queries.runs(query_run_limit(corpus_runs))
-    return topk_of_runs(score, queries, query_runs, corpus, corpus_runs, k=k, progress=progress, backend=backend)
+    return topk_of_runs(score, queries, query_runs, corpus, corpus_runs, k=k, progress=progress)
 
 
 def check_k(k: object) -> None:
@@ -151,7 +145,6 @@ def topk_of_runs(
     *,
     k: int,
     progress: Progress | None = None,
-    backend: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`streamed_topk` of a part of a corpus: successive runs of its, as they are cut for the whole.
 
@@ -174,16 +167,12 @@ def topk_of_runs(
             for number, rows in enumerate(query_runs):
                 pending[number].append(score(queries[rows], items))
                 if enough:
-                    in_cuda = merges_in_cuda(backend, pending[number][0], k)
-                    # The kernel reads transposed scores where they lie; torch's operations are slower on them.
-                    joined = len(pending[number]) > 1 or not in_cuda
-                    scores = torch.cat(pending[number], 1) if joined else pending[number][0]
+                    scores = torch.cat(pending[number], 1)  # contiguous, too, where they were transposed
                     pending[number].clear()
                     if merged == first:
                         none = scores.new_empty(scores.size(0), 0)
                         best.append((none, none.to(torch.int64)))
-                    merge = merge_in_cuda if in_cuda else _merge
-                    best[number] = merge(*best[number], scores, merged, k)
+                    best[number] = _merge(*best[number], scores, merged, k)
                     del scores  # before the next block of them exists
             del items
             merged = run.stop if enough else merged

@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
+#include <string>
 
 #include "cross_attention/backward.cuh"
 #include "cross_attention/feature_gradients.cuh"
 #include "cross_attention/forward.cuh"
-#include "cuda/dtypes.cuh"
 #include "cuda/launch.cuh"
-#include "cuda/told.h"
 
 namespace crossret {
 namespace gpu {
@@ -36,6 +36,19 @@ using Flatter = std::conditional_t<std::is_same_v<typename Features<Arithmetic>:
 using Half = TileShape<2, 4, 2, 5, kProductBytes, 3, 1>;
 
 int element_bytes(Dtype dtype) { return dtype == Dtype::float32 ? 4 : 2; }
+
+// Calls run(element) with an element of the features' dtype.
+template <class Run>
+void by_dtype(Dtype dtype, const Run& run) {
+  switch (dtype) {
+    case Dtype::float32:
+      return run(float{});
+    case Dtype::bfloat16:
+      return run(BFloat16{});
+    case Dtype::float16:
+      return run(Float16{});
+  }
+}
 
 int blocks_for(int count, int size) { return std::max((count + size - 1) / size, 1); }
 
@@ -172,14 +185,21 @@ void make_grams(const PackedPart& contexts, const AttentionChoices& choices, con
   });
 }
 
+// A line for host code: a name and its values.
+std::string constant(const char* name, std::initializer_list<int64_t> values) {
+  std::string line = name;
+  for (const int64_t value : values) line += " " + std::to_string(value);
+  return line + "\n";
+}
+
 }  // namespace
 
 std::string attention_constants() {
-  return told("attention_fragment_bytes", {kWarp * int64_t{sizeof(Chunk)}}) +
-         // Of float32's own products, those in TF32, of bfloat16, of float16.
-         told("attention_fragment_rows",
-              {Fine<Ieee>::rows, Fine<TFloat32>::rows, Fine<BFloat16>::rows, Fine<Float16>::rows}) +
-         told("attention_most_rows", {kPackWarps * kMostY});
+  return constant("attention_fragment_bytes", {kWarp * int64_t{sizeof(Chunk)}}) +
+         // By float32's own products, those in TF32, bfloat16, float16.
+         constant("attention_fragment_rows",
+                  {Fine<Ieee>::rows, Fine<TFloat32>::rows, Fine<BFloat16>::rows, Fine<Float16>::rows}) +
+         constant("attention_most_rows", {kPackWarps * kMostY});
 }
 
 JobSizes job_sizes(Dtype packed, bool tfloat32, bool softmax, int longest, bool gradients, int most_shared) {

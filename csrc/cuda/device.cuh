@@ -180,7 +180,6 @@ CROSSRET_APPROX(approx_exp2, "ex2.approx")
 CROSSRET_APPROX(approx_log2, "lg2.approx")
 #undef CROSSRET_APPROX
 
-CROSSRET_DEVICE int count_ones(uint32_t bits) { return __popc(bits); }
 // The lowest one's place; -1 where there is none.
 CROSSRET_DEVICE int first_one(uint32_t bits) { return __ffs(static_cast<int>(bits)) - 1; }
 

@@ -18,12 +18,11 @@ import pytest
 import torch
 
 from benchmarks.cases import Case
-from benchmarks.gpu import implementations, inputs, lines, merges, page, report, run, scores, session
+from benchmarks.gpu import implementations, inputs, lines, page, report, run, scores, session
 from benchmarks.gpu.fastest import rows_of, text_of
 from benchmarks.gpu.implementations import LOOP
 from benchmarks.gpu.lists import ListCase
 from benchmarks.gpu.losses import LossCase
-from benchmarks.gpu.merges import MergeCase
 from benchmarks.gpu.results import GpuResults, Measurement
 from benchmarks.gpu.scores import ScoreCase
 from benchmarks.gpu.sources import KERNELS, kernel_sources, source_hashes
@@ -74,9 +73,12 @@ def names_of(backend: str) -> set[str]:
 def test_sources_are_the_kernels_and_what_they_are_built_on() -> None:
     triton, cuda = names_of("triton"), names_of("cuda")
     assert "crossret_kernels/cross_attention/triton/forward.py" in triton - cuda
-    assert {f"crossret_kernels/{name}.py" for name in ("gpu/sides", "gpu/planning", "maxsim/searches")} <= triton & cuda
+    assert {f"crossret_kernels/{name}.py" for name in ("gpu/sides", "gpu/planning", "inputs/ragged")} <= triton & cuda
     of_cuda = {path.relative_to(report.ROOT).as_posix() for path in (report.ROOT / "csrc").rglob("*.cu*")}
-    assert of_cuda | {"crossret_kernels/topk/cuda.py", "setup_cuda.py", "csrc/cuda/binding.cpp"} <= cuda - triton
+    assert (
+        of_cuda | {"crossret_kernels/cross_attention/cuda/plan.py", "setup_cuda.py", "csrc/cuda/binding.cpp"}
+        <= cuda - triton
+    )
     assert not {name for name in triton | cuda if "chunked" in name or "reference" in name or name.endswith(".inl")}
 
 
@@ -85,7 +87,7 @@ def test_hashes_change_with_any_of_the_sources(package: Path) -> None:
     assert before == source_hashes()
     for name, changed in (
         ("crossret_kernels/cross_attention/triton/attention.py", ["triton"]),
-        ("csrc/topk/cuda_more.cu", ["cuda"]),  # which is new
+        ("csrc/cross_attention/cuda_more.cu", ["cuda"]),  # which is new
         ("crossret_kernels/gpu/planning.py", ["triton", "cuda"]),
         ("csrc/maxsim/best.inl", []),
     ):
@@ -114,9 +116,7 @@ def test_the_table_by_which_backends_are_chosen_is_that_of_the_records() -> None
 def test_a_case_that_one_backend_alone_has_is_no_row(results: GpuResults) -> None:
     assert list(rows_of([results])) == []
     both = replace(results, measurements=[*results.measurements, measurement("cuda", 0.002, work=4000)])
-    assert list(rows_of([both])) == [
-        ["Some GPU (R) 9", "9.0", "2026-01-02", "scan_scores", "t2i", "bfloat16", False, False, 1.5]
-    ]
+    assert list(rows_of([both])) == [["Some GPU (R) 9", "9.0", "2026-01-02", "t2i", "bfloat16", False, False, 1.5]]
 
 
 def test_the_page_of_the_project_is_up_to_date() -> None:
@@ -189,9 +189,8 @@ SMALL = Case(4, 5, dim=16, regions=(2, 5), words=(2, 6))
         (ScoreCase(None, SMALL, "float32", ("torch",), read=True), "one read"),
         (ListCase("t2i LSE", SMALL, "bfloat16", 3, ("torch",)), "all pairs"),
         (LossCase("softmax", 9, ("torch",)), "read + write"),
-        (MergeCase(3, 20, 5, ("torch",)), "one read"),
     ],
-    ids=["Sum-Max", "listed", "loss", "merge"],
+    ids=["Sum-Max", "listed", "loss"],
 )
 def test_other_cases(case: GpuCase, floor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs, "copies", lambda _: 2)
@@ -206,13 +205,11 @@ def test_other_cases(case: GpuCase, floor: str, monkeypatch: pytest.MonkeyPatch)
 def test_wrong_results_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs, "copies", lambda _: 1)
     monkeypatch.setattr("benchmarks.gpu.lists.scan_scores", lambda *_, pairs, **__: torch.rand(len(pairs)) * 9)
-    monkeypatch.setitem(merges.MERGES, "torch", lambda values, indices, *_: (values, indices))
     monkeypatch.setattr(scores, "scan", lambda name, options: lambda inputs: torch.zeros(4, 5))
-    cases = ListCase("t2i LSE", SMALL, "float32", 3, ("torch",)), MergeCase(3, 20, 5, ("torch",))
-    cases += (ScoreCase("t2i LSE", SMALL, "float32", (LOOP,)),)
+    cases = ListCase("t2i LSE", SMALL, "float32", 3, ("torch",)), ScoreCase("t2i LSE", SMALL, "float32", (LOOP,))
     made, missing = run_of(*cases)
     assert not made
-    assert [reason.partition(":")[0] for reason in missing.values()] == ["AssertionError"] * 3
+    assert [reason.partition(":")[0] for reason in missing.values()] == ["AssertionError"] * 2
 
 
 STAGE = """

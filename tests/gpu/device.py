@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -14,7 +14,6 @@ from crossret_kernels.backends import CUDA_MISSING, INTERPRETED
 from crossret_kernels.cross_attention.cuda.plan import most_attended_rows
 
 DEVICE = torch.device("cuda")
-FUNCTIONS: tuple[Callable[..., Tensor], ...] = (scan_scores, maxsim_scores)
 TF32_UNIT = 4 * 2.0**-10
 # By the precision of products: the features' dtype, and a few units in the last place of what is multiplied.
 PRECISIONS = {
@@ -30,14 +29,17 @@ gpu = [
 ]
 needs_cuda_library = pytest.mark.skipif(CUDA_MISSING is not None, reason=str(CUDA_MISSING))
 backends = pytest.mark.parametrize("backend", ["triton", pytest.param("cuda", marks=needs_cuda_library)])
+# Scores with each backend that has kernels of them.
+scorers = pytest.mark.parametrize(
+    ("function", "backend"),
+    [(scan_scores, "triton"), (maxsim_scores, "triton"), pytest.param(scan_scores, "cuda", marks=needs_cuda_library)],
+)
 
 
-def skip_if_too_long(
-    backend: str, function: Callable[..., Tensor], rows: tuple[int, int], direction: str = "t2i", gradients: bool = True
-) -> None:
+def skip_if_too_long(backend: str, rows: tuple[int, int], direction: str = "t2i", gradients: bool = True) -> None:
     """Of images and of captions, for "cuda" to attend to them on this GPU: whether it refuses is a test of its own."""
     most = most_attended_rows(DEVICE, gradients)
-    if backend == "cuda" and function is scan_scores and rows[direction == "i2t"] > most:
+    if backend == "cuda" and rows[direction == "i2t"] > most:
         pytest.skip(f"on this GPU attended items have up to {most} rows")
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from typing import Any
 
 import torch
@@ -17,8 +16,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from crossret_kernels import backends, maxsim_argmax, maxsim_scores, scan_scores, triplet_loss
-from crossret_kernels.topk.cuda import merge_in_cuda
+from crossret_kernels import backends, scan_scores
 from tests.gpu.built import operations
 
 PRECISIONS = {
@@ -56,42 +54,8 @@ def score(device: torch.device, dtype: torch.dtype) -> Iterator[Tensor]:
         for pairs in (None, PAIRS.to(device), PAIRS.repeat(5, 1).to(device)):
             chosen: dict[str, Any] = {"pairs": pairs, "backend": "cuda"}
             made = [scan_scores(*arguments, **options, **chosen) for options in SETTINGS]
-            for pooling in ("sum", "max"):
-                for direction in ("t2i", "i2t"):
-                    options = {"pooling": pooling, "direction": direction, "normalize": pooling == "max"}
-                    made.append(maxsim_scores(*arguments, **options, **chosen))
             for scores in made:
                 yield from (scores, *torch.autograd.grad(scores.sum(), sides))
-            _, argmax = maxsim_argmax(*arguments, **chosen)
-            assert int(argmax.max()) < max(of_images)
-
-
-def rank(device: torch.device, dtype: torch.dtype) -> Iterator[Tensor]:
-    """Losses and their gradients of a few rows and columns, and of more than a tile."""
-    for shape in ((5, 7), (70, 131)):
-        matrix = torch.randn(shape, generator=torch.Generator().manual_seed(2)).to(dtype).to(device).requires_grad_()
-        for negatives in ("hardest", "sum", "softmax"):
-            for ids in (None, (torch.arange(shape[1]) // 2).to(device)):
-                for reduction in ("sum", "none"):
-                    loss = triplet_loss(
-                        matrix,
-                        negatives=negatives,
-                        image_ids=ids,
-                        positive_offset=2,
-                        reduction=reduction,
-                        backend="cuda",
-                    )
-                    yield from (loss, *torch.autograd.grad(loss.sum(), matrix))
-
-
-def search(device: torch.device) -> Iterator[Tensor]:
-    """The best of few scores and of many, merged block by block: until there are k, and then better ones."""
-    for n_rows, block, k in ((3, 5, 7), (2, 1500, 40)):
-        best = torch.empty(n_rows, 0, device=device), torch.empty(n_rows, 0, dtype=torch.int64, device=device)
-        for number in range(3):
-            scores = torch.randn(block, n_rows, generator=torch.Generator().manual_seed(number)).to(device).T
-            best = merge_in_cuda(*best, scores, number * block, k)
-        yield best[0]
 
 
 def call_all(device: torch.device, precisions: Iterable[str] = PRECISIONS) -> None:
@@ -100,7 +64,7 @@ def call_all(device: torch.device, precisions: Iterable[str] = PRECISIONS) -> No
     try:
         for dtype, precision in map(PRECISIONS.__getitem__, precisions):
             torch.backends.cuda.matmul.fp32_precision = precision
-            for number, result in enumerate(chain(score(device, dtype), rank(device, dtype), search(device))):
+            for number, result in enumerate(score(device, dtype)):
                 assert result.isfinite().all(), f"result {number} in {dtype}, {precision}"
     finally:
         torch.backends.cuda.matmul.fp32_precision = before

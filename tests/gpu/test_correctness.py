@@ -24,7 +24,6 @@ from crossret_kernels.backends import CUDA_MISSING, select_backend
 from crossret_kernels.fastest import asked, fastest_first
 from tests.gpu.device import (
     DEVICE,
-    FUNCTIONS,
     PRECISIONS,
     backends,
     gpu,
@@ -33,6 +32,7 @@ from tests.gpu.device import (
     offsets,
     precision,
     randn,
+    scorers,
     skip_if_too_long,
 )
 from tests.kernels.contrastive_losses import both_losses, check_close
@@ -78,25 +78,24 @@ def test_scan(backend: str, name: str, direction: str, batch: Features, options:
     check(scan_scores, batch, name, backend, **options)
 
 
-@backends
 @precisions
 @directions
 @few
 @given(batch=features(IN_HALF_RANGE), options=maxsim_options())
-def test_maxsim(backend: str, name: str, direction: str, batch: Features, options: dict[str, Any]) -> None:
+def test_maxsim(name: str, direction: str, batch: Features, options: dict[str, Any]) -> None:
     options |= {"direction": direction}
     # Of nearly equal maxima another one may win, and get the gradient.
     assume(batch.kind not in ("duplicates", "opposites", "correlated"))
-    check(maxsim_scores, batch, name, backend, **options)
+    check(maxsim_scores, batch, name, "triton", **options)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_gpu_is_served_by_the_fastest(dtype: torch.dtype) -> None:
     regions, words = randn(3, 20, 64, dtype=dtype), randn(4, 9, 64, seed=1, dtype=dtype)
-    for operation, function in (("scan_scores", scan_scores), ("maxsim_scores", maxsim_scores)):
-        call = asked(operation, "t2i", (regions,), 0, False)
-        first = next(name for name in fastest_first(call, DEVICE) if name == "triton" or CUDA_MISSING is None)
-        assert torch.equal(function(regions, words), function(regions, words, backend=first))
+    of_attention = fastest_first(asked("t2i", (regions,), 0, False), DEVICE)
+    first = next(name for name in of_attention if name == "triton" or CUDA_MISSING is None)
+    for function, backend in ((scan_scores, first), (maxsim_scores, "triton")):
+        assert torch.equal(function(regions, words), function(regions, words, backend=backend))
     assert select_backend(None, DEVICE, torch.float64) == "torch"
 
 
@@ -108,11 +107,10 @@ def results(function: Callable[..., Tensor], *arguments: Any, **options: Any) ->
     return [scores.detach().double(), *(g.double() for g in torch.autograd.grad((scores * weights).sum(), sides))]
 
 
-@backends
+@scorers
 @precisions
 @directions
 @pytest.mark.parametrize("rows", [(36, 20), (197, 77)], ids=str)
-@pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_batch_of_many_tiles(
     function: Callable[..., Tensor], rows: tuple[int, int], direction: str, name: str, backend: str
 ) -> None:
@@ -121,7 +119,7 @@ def test_a_batch_of_many_tiles(
     Attention by a norm without a clip: of nine million similarities one lies so near the clip's kink that float32 may
     take the other slope, and its whole gradient is off. What float16 cannot hold tells of no bound.
     """
-    skip_if_too_long(backend, function, rows, direction)
+    skip_if_too_long(backend, rows, direction)
     n = 90 * 36 // rows[0], 150 * 20 // rows[1]
     with precision(name) as dtype:
         sides = (randn(count, own, 1024, seed=own, dtype=dtype) for count, own in zip(n, rows, strict=True))
@@ -139,9 +137,8 @@ def test_a_batch_of_many_tiles(
         assert float((found - true).abs().max()) <= bound
 
 
-@backends
+@scorers
 @pytest.mark.parametrize("host", [True, False], ids=["lengths on the host", "lengths on the device"])
-@pytest.mark.parametrize("function", FUNCTIONS)
 def test_layouts_agree(function: Callable[..., Tensor], host: bool, backend: str) -> None:
     regions, words = randn(40, 36, 256), randn(70, 20, 256, seed=1)
     of_items = lengths(40, 1, 36), lengths(70, 1, 20)
@@ -157,9 +154,8 @@ def test_layouts_agree(function: Callable[..., Tensor], host: bool, backend: str
         torch.testing.assert_close(other, expected, rtol=1e-5, atol=1e-5)
 
 
-@backends
+@scorers
 @directions
-@pytest.mark.parametrize("function", FUNCTIONS)
 def test_pairs_and_candidates_agree_with_all_pairs(
     function: Callable[..., Tensor], direction: str, backend: str
 ) -> None:
@@ -177,25 +173,23 @@ def test_pairs_and_candidates_agree_with_all_pairs(
     torch.testing.assert_close(chosen, whole[where], rtol=1e-5, atol=1e-5)
 
 
-@backends
 @directions
-def test_argmax(backend: str, direction: str) -> None:
+def test_argmax(direction: str) -> None:
     """Small whole numbers are exact in every precision and often equal: the first of them is the argmax."""
     generator = torch.Generator().manual_seed(0)
     regions = torch.randint(-1, 2, (30, 300, 16), generator=generator).to(DEVICE, torch.bfloat16)
     words = torch.randint(-1, 2, (20, 40, 16), generator=generator).to(DEVICE, torch.bfloat16)
     similarities = torch.einsum("ird,cwd->icrw", regions.double(), words.double()).cpu().numpy()
     expected = torch.from_numpy(similarities.argmax(-2 if direction == "t2i" else -1))
-    scores, argmax = maxsim_argmax(regions, words, direction=direction, backend=backend)
+    scores, argmax = maxsim_argmax(regions, words, direction=direction, backend="triton")
     assert torch.equal(argmax.cpu(), expected)
-    assert torch.equal(scores, maxsim_scores(regions, words, direction=direction, backend=backend))
+    assert torch.equal(scores, maxsim_scores(regions, words, direction=direction, backend="triton"))
 
 
-@backends
+@scorers
 @pytest.mark.parametrize("rows", [(250, 9), (9, 250), (1, 1), (1030, 1030)])
-@pytest.mark.parametrize("function", FUNCTIONS)
 def test_items_of_any_length(function: Callable[..., Tensor], rows: tuple[int, int], backend: str) -> None:
-    skip_if_too_long(backend, function, rows)
+    skip_if_too_long(backend, rows)
     regions, words = randn(5, rows[0], 100), randn(6, rows[1], 100, seed=1)
     pairs = torch.tensor([[0, 5], [4, 1], [0, 0], [0, 5]])
     for options in ({}, {"pairs": pairs}):
@@ -213,17 +207,14 @@ def test_the_longest_attended_items(gradients: bool, dtype: torch.dtype, norm: s
     check_longest_contexts(DEVICE, gradients, dtype, norm)
 
 
-@backends
 @pytest.mark.parametrize("negatives", ["hardest", "sum", "softmax"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("n_rows", "n_columns", "offset"), [(500, 500, 0), (130, 1000, 300), (1, 1, 0)])
-def test_triplet_loss(
-    backend: str, negatives: str, dtype: torch.dtype, n_rows: int, n_columns: int, offset: int
-) -> None:
+def test_triplet_loss(negatives: str, dtype: torch.dtype, n_rows: int, n_columns: int, offset: int) -> None:
     """On a grid of eighths, of which hinges are exact in every dtype and many tie."""
     scores = (randn(n_rows, n_columns) * 4).round() / 8
     results = []
-    for kind, chosen in ((torch.float64, "torch"), (dtype, backend)):
+    for kind, chosen in ((torch.float64, "torch"), (dtype, "triton")):
         leaf = scores.to(DEVICE, kind).requires_grad_()
         losses = triplet_loss(
             leaf, margin=0.25, negatives=negatives, positive_offset=offset, reduction="none", backend=chosen

@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from crossret_kernels import maxsim_scores, maxsim_topk, scan_scores, scan_topk, triplet_loss
+from crossret_kernels import maxsim_topk, scan_scores, scan_topk, triplet_loss
 from crossret_kernels.inputs import pairs as selection
-from tests.gpu.device import DEVICE, FUNCTIONS, backends, gpu, lengths, offsets, randn, skip_if_too_long
+from tests.gpu.device import DEVICE, backends, gpu, lengths, offsets, randn, scorers, skip_if_too_long
 
 pytestmark = gpu
-functions = pytest.mark.parametrize("function", FUNCTIONS)
 directions = pytest.mark.parametrize("direction", ["t2i", "i2t"])
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 MOST_BYTES = 256 * 2**20  # beyond inputs, scores and gradients
@@ -48,15 +47,14 @@ def assert_same(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None
         assert torch.equal(ours, theirs)
 
 
-@backends
+@scorers
 @dtypes
 @rows
 @directions
-@functions
 def test_the_same_bits_again(
     function: Callable[..., Tensor], direction: str, rows: tuple[int, int], dtype: torch.dtype, backend: str
 ) -> None:
-    skip_if_too_long(backend, function, rows, direction)
+    skip_if_too_long(backend, rows, direction)
     arguments = batch(200, 300, dtype=dtype, rows=rows)
     expected = step(function, arguments, backend, direction=direction)
     for _ in range(3):
@@ -66,9 +64,8 @@ def test_the_same_bits_again(
     assert_same(step(function, arguments, backend, direction=direction, pairs=pairs), expected)
 
 
-@backends
+@scorers
 @directions
-@functions
 def test_a_graph_of_a_call_follows_its_features_and_lengths(
     function: Callable[..., Tensor], direction: str, backend: str
 ) -> None:
@@ -90,15 +87,14 @@ def test_a_graph_of_a_call_follows_its_features_and_lengths(
     assert_same(captured, step(function, arguments, backend, direction=direction))
 
 
-@backends
-@functions
+@scorers
 def test_a_graph_of_a_training_step_follows_its_batch(function: Callable[..., Tensor], backend: str) -> None:
     """Scores, loss and gradients, replayed with other features and lengths, as docs/backends.md shows."""
     regions, words, *of_items = batch()
     region_lengths, word_lengths = (own.to(DEVICE) for own in of_items)
 
     def taken() -> tuple[Tensor, ...]:
-        loss = triplet_loss(function(regions, words, region_lengths, word_lengths, backend=backend), backend=backend)
+        loss = triplet_loss(function(regions, words, region_lengths, word_lengths, backend=backend))
         return loss.detach(), *torch.autograd.grad(loss, (regions, words))
 
     stream = torch.cuda.Stream()
@@ -125,10 +121,9 @@ def test_what_its_lengths_cut_up_is_not_captured(backend: str) -> None:
         scan_scores(*arguments, backend=backend)
 
 
-@backends
+@scorers
 @rows
 @directions
-@functions
 def test_nothing_waits_for_the_device(
     function: Callable[..., Tensor],
     direction: str,
@@ -140,7 +135,7 @@ def test_nothing_waits_for_the_device(
 
     Pairs on the device are looked at before they are scored, which waits; nothing after that does.
     """
-    skip_if_too_long(backend, function, rows, direction)
+    skip_if_too_long(backend, rows, direction)
     monkeypatch.setattr(selection, "checkable", lambda: False)
     arguments = batch(rows=rows)
     expected = step(function, arguments, backend, direction=direction)
@@ -169,36 +164,33 @@ def rise(call: Callable[[], Any]) -> int:
     return peak - before - sum(result.untyped_storage().nbytes() for result in kept)
 
 
-@backends
+@scorers
 @dtypes
 @rows
 @directions
-@functions
 def test_memory_of_scores(
     function: Callable[..., Tensor], direction: str, rows: tuple[int, int], dtype: torch.dtype, backend: str
 ) -> None:
-    skip_if_too_long(backend, function, rows, direction, gradients=False)
+    skip_if_too_long(backend, rows, direction, gradients=False)
     arguments = [value.detach() for value in batch(1000, 5000 if rows == SHORT else 1000, dtype=dtype, rows=rows)]
     assert rise(lambda: function(*arguments, direction=direction, backend=backend)) <= MOST_BYTES
 
 
-@backends
+@scorers
 @dtypes
 @rows
 @directions
-@functions
 def test_memory_of_gradients(
     function: Callable[..., Tensor], direction: str, rows: tuple[int, int], dtype: torch.dtype, backend: str
 ) -> None:
-    skip_if_too_long(backend, function, rows, direction)
+    skip_if_too_long(backend, rows, direction)
     arguments = batch(512, 512, 1024, dtype, rows)
     scores = function(*arguments, direction=direction, backend=backend)
     weights = randn(*scores.shape, seed=3)
     assert rise(lambda: torch.autograd.grad(scores, arguments[:2], weights, retain_graph=True)) <= MOST_BYTES
 
 
-@backends
-@functions
+@scorers
 def test_autocast_scores_at_its_dtype(function: Callable[..., Tensor], backend: str) -> None:
     arguments = batch()
     with torch.autocast("cuda", dtype=torch.bfloat16):
@@ -209,15 +201,14 @@ def test_autocast_scores_at_its_dtype(function: Callable[..., Tensor], backend: 
     assert_same((scores.detach(), *gradients), (expected[0], *(gradient.float() for gradient in expected[1:])))
 
 
-@backends
+@scorers
 @pytest.mark.filterwarnings("ignore")  # of what torch's own compiler warns
-@functions
 def test_a_compiled_training_step(function: Callable[..., Tensor], backend: str) -> None:
     torch.compiler.reset()
     arguments = batch()
 
     def loss(*values: Tensor) -> Tensor:
-        return triplet_loss(function(*values, backend=backend), backend=backend)
+        return triplet_loss(function(*values, backend=backend))
 
     compiled = torch.compile(loss, fullgraph=True, dynamic=True)
     gradients = [torch.autograd.grad(score(*arguments), arguments[:2]) for score in (compiled, loss)]
@@ -225,15 +216,14 @@ def test_a_compiled_training_step(function: Callable[..., Tensor], backend: str)
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-@backends
+@scorers
 @rows
 @pytest.mark.parametrize("spoilt", [float("nan"), float("inf"), -float("inf"), 3e38])
 @directions
-@functions
 def test_what_is_not_finite_stays_in_its_item(
     function: Callable[..., Tensor], direction: str, rows: tuple[int, int], spoilt: float, backend: str
 ) -> None:
-    skip_if_too_long(backend, function, rows, direction, gradients=False)
+    skip_if_too_long(backend, rows, direction, gradients=False)
     clean = batch(rows=rows)
     expected = function(*clean, direction=direction, backend=backend)
     dirty = [value.detach().clone() for value in clean]
@@ -247,17 +237,16 @@ def test_what_is_not_finite_stays_in_its_item(
         assert found[own].isnan().all()
 
 
-@backends
+@scorers
 @dtypes
-def test_padding_is_never_read(dtype: torch.dtype, backend: str) -> None:
+def test_padding_is_never_read(function: Callable[..., Tensor], dtype: torch.dtype, backend: str) -> None:
     clean = batch(dtype=dtype)
-    for function in FUNCTIONS:
-        expected = step(function, clean, backend)
-        dirty = [value.detach().clone() for value in clean]
-        for side, of_items in zip(dirty[:2], dirty[2:], strict=True):
-            for item, length in zip(side, of_items.tolist(), strict=True):
-                item[length:] = torch.nan
-        assert_same(step(function, [*(side.requires_grad_() for side in dirty[:2]), *dirty[2:]], backend), expected)
+    expected = step(function, clean, backend)
+    dirty = [value.detach().clone() for value in clean]
+    for side, of_items in zip(dirty[:2], dirty[2:], strict=True):
+        for item, length in zip(side, of_items.tolist(), strict=True):
+            item[length:] = torch.nan
+    assert_same(step(function, [*(side.requires_grad_() for side in dirty[:2]), *dirty[2:]], backend), expected)
 
 
 def needs_memory(gibibytes: int) -> None:
@@ -265,9 +254,8 @@ def needs_memory(gibibytes: int) -> None:
         pytest.skip(f"takes {gibibytes} GiB of the device's memory")
 
 
-@backends
+@scorers
 @directions
-@functions
 def test_features_of_more_elements_than_32_bits_count(
     function: Callable[..., Tensor], direction: str, backend: str
 ) -> None:
@@ -294,8 +282,7 @@ def test_features_of_more_elements_than_32_bits_count(
     torch.testing.assert_close(own[n - 1], expected[last], rtol=5e-2, atol=1e-3 * float(expected.abs().max()))
 
 
-@backends
-@functions
+@scorers
 def test_more_scores_than_32_bits_count(function: Callable[..., Tensor], backend: str) -> None:
     needs_memory(16)
     n = 46_400
@@ -312,17 +299,17 @@ def test_more_scores_than_32_bits_count(function: Callable[..., Tensor], backend
             assert not wrong, f"of {of}, rows {rows}: {len(wrong)} at {wrong[:5]}, (found, true) {values}"
 
 
-@backends
-@pytest.mark.parametrize(("score", "best"), [(scan_scores, scan_topk), (maxsim_scores, maxsim_topk)])
+@scorers
 @pytest.mark.parametrize("query", ["caption", "image"])
 @directions
 def test_topk_is_the_begin_of_all_scores_sorted(
-    score: Callable[..., Tensor], best: Callable[..., tuple[Tensor, Tensor]], query: str, direction: str, backend: str
+    function: Callable[..., Tensor], query: str, direction: str, backend: str
 ) -> None:
     """Equal scores, of images and captions given twice, come by their index."""
     regions, words = randn(500, 12, 64).repeat(2, 1, 1), randn(300, 9, 64, seed=1).repeat(2, 1, 1)
     options: dict[str, Any] = {"direction": direction, "backend": backend}
-    whole = score(regions, words, **options)
+    best = scan_topk if function is scan_scores else maxsim_topk
+    whole = function(regions, words, **options)
     rows = whole.T if query == "caption" else whole
     values, indices = best(regions, words, k=10, query=query, **options)
     expected, _ = rows.sort(dim=1, descending=True, stable=True)

@@ -12,10 +12,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from crossret_kernels import maxsim_argmax, maxsim_scores, maxsim_topk
-from crossret_kernels.gpu.sides import Side
-from crossret_kernels.gpu.tuning import SumMax
-from crossret_kernels.maxsim import calls
-from crossret_kernels.maxsim.options import MaxSimOptions
 from tests.every_two import every_two
 from tests.kernels.holes import Holes
 from tests.kernels.strategies import DEGENERACIES, FEW_ITEMS, Features, examples, features, listed_pairs, maxsim_options
@@ -335,68 +331,3 @@ class Calls:
         found = maxsim_topk(regions, words, k=4, query=query, backend=backend, **options)
         assert torch.equal(found[0], values[:, :4])
         assert torch.equal(found[1], indices[:, :4])
-
-
-class ByLengths:
-    """Calls that are cut up by their lengths, as large ones are."""
-
-    test_layouts = Calls.test_layouts
-    test_masks_and_items_without_rows = Calls.test_masks_and_items_without_rows
-
-    @pytest.fixture(autouse=True)
-    def by_lengths(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(SumMax, "UNPLANNED_PRODUCTS", 0)
-
-
-class GpuCalls(Calls):
-    """And of what backends for GPUs have of their own."""
-
-    @listed_or_all
-    def test_lengths_stay_within_the_features(
-        self, backend: str, listed: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Where the host does not look at them: in a captured CUDA graph they change from one replay to the next."""
-        memory = torch.full((2, 5, 6, 12), torch.nan)
-        for side, seed in zip(memory, (1, 2), strict=True):
-            side[1:4] = randn(3, 6, 12, seed=seed)
-        lengths = torch.tensor([6, 2, 0]), torch.tensor([0, 6, 6])
-        beyond = torch.tensor([50, 0, -3]), torch.tensor([-(2**40), 1, 2**40])
-        looked_at = calls.both_sides
-
-        def not_looked_at(*arguments: Any) -> tuple[Side, ...]:
-            return tuple(
-                side._replace(counts=None, extents=side.extents + more)
-                for side, more in zip(looked_at(*arguments), beyond, strict=True)
-            )
-
-        options: dict[str, Any] = {"normalize": True, "empty_score": -1.0, "backend": backend}
-        options["pairs"] = torch.tensor([[0, 1], [2, 1], [1, 0], [0, 2], [0, 1]]) if listed else None
-        made: list[tuple[Tensor, ...]] = []
-        for both_sides in (looked_at, not_looked_at):
-            monkeypatch.setattr(calls, "both_sides", both_sides)
-            sides = (
-                [side[1:4].clone() for side in memory] if both_sides is looked_at else [side[1:4] for side in memory]
-            )
-            leaves = [side.detach().requires_grad_() for side in sides]
-            scores, argmax = maxsim_argmax(*leaves, *lengths, **options)
-            made.append((scores.detach(), argmax, *torch.autograd.grad(scores.sum(), leaves)))
-        assert made[0][0].max() > -1
-        assert all(torch.equal(once, again) for once, again in zip(*made, strict=True))
-
-    @pytest.mark.parametrize(("direction", "pairs"), [("t2i", False), ("i2t", True)], ids=["all", "pairs"])
-    def test_operations(self, backend: str, direction: str, pairs: bool) -> None:
-        listed = torch.tensor([[0, 1], [2, 0], [0, 1], [1, 1]]) if pairs else None
-        arguments: tuple[Any, ...] = (
-            randn(3, 4, 8, seed=0).requires_grad_(), None, torch.tensor([3, 4, 1]), None,
-            randn(13, 8, seed=1).requires_grad_(), torch.tensor([0, 6, 13]), None, None, listed, None,
-        )  # fmt: skip
-        scores, argmax, gradients = (
-            getattr(torch.ops.crossret, f"maxsim_{name}").default
-            for name in (f"scores_{backend}", f"argmax_{backend}", f"scores_{backend}_backward")
-        )
-        codes = False, *MaxSimOptions(direction, "avg", True).codes  # of float32 that is multiplied as it is
-        torch.library.opcheck(scores, (*arguments, *codes))
-        torch.library.opcheck(argmax, (*arguments, *codes, 9))
-        grads = randn(4, seed=2) if pairs else randn(3, 2, seed=2)
-        plain = tuple(side.detach() if isinstance(side, Tensor) else side for side in arguments)
-        torch.library.opcheck(gradients, (grads, *plain, *codes, True, pairs))

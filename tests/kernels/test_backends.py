@@ -25,6 +25,7 @@ from crossret_kernels import (
     infonce_loss,
     maxsim_argmax,
     maxsim_scores,
+    maxsim_topk,
     scan_attention,
     scan_scores,
     sigmoid_loss,
@@ -137,6 +138,28 @@ def test_a_backend_without_the_operation_refuses_and_is_passed_over(monkeypatch:
         select_backend("cuda", CPU, torch.float32, served_by=("cpu", "triton"))
     monkeypatch.setenv("CROSSRET_BACKEND", "cuda")
     assert select_backend(None, CPU, torch.float32, served_by=("cpu", "triton")) == "cpu"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda **options: maxsim_scores(REGIONS, WORDS, **options),
+        lambda **options: maxsim_argmax(REGIONS, WORDS, **options).indices,
+        lambda **options: maxsim_topk(REGIONS, WORDS, k=2, **options)[1],
+        lambda **options: triplet_loss(REGIONS[0, :, :3], **options),
+    ],
+    ids=["scores", "argmax", "topk", "loss"],
+)
+def test_cuda_has_kernels_of_attention_alone(call: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = call(backend="cpu")
+    unsupported = backends.unsupported_reason
+    monkeypatch.setattr(
+        backends, "unsupported_reason", lambda name, *of: None if name == "cuda" else unsupported(name, *of)
+    )
+    with pytest.raises(UnsupportedByBackend, match="its kernels do not make this; those of 'cpu' and 'triton' do"):
+        call(backend="cuda")
+    monkeypatch.setenv("CROSSRET_BACKEND", "cuda")
+    assert torch.equal(call(), expected)
 
 
 @functions

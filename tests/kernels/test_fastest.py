@@ -10,8 +10,7 @@ import torch
 
 from crossret_kernels import UnsupportedByBackend, backends, fastest, scan_scores
 from crossret_kernels.cross_attention import op
-from crossret_kernels.cross_attention.options import CrossAttentionOptions
-from crossret_kernels.fastest import LARGE, Asked, Case, asked, order
+from crossret_kernels.fastest import Asked, Case, asked, order
 from crossret_kernels.inputs.pairs import as_pairs
 from crossret_kernels.inputs.sides import as_sides
 from crossret_kernels.two_sides import fastest_of_sides
@@ -19,13 +18,11 @@ from crossret_kernels.two_sides import fastest_of_sides
 H100, A100 = ("H100", (9, 0), "2026-01-01"), ("A100", (8, 0), "2026-01-01")
 CUDA_FIRST, TRITON_FIRST = ("cuda", "triton"), ("triton", "cuda")
 CASES = (
-    Case(*H100, Asked("scan_scores", "t2i", "bfloat16", False, True), 2.0),
-    Case(*H100, Asked("scan_scores", "t2i", "bfloat16", False, False), 0.5),
-    Case(*H100, Asked("scan_scores", "i2t", "bfloat16", True, True), 0.25),
-    Case(*H100, Asked("scan_scores", "t2i", "float32", False, True), 0.5),
-    Case(*A100, Asked("scan_scores", "t2i", "float32", False, True), 3.0),
-    Case(*H100, Asked("triplet_loss", "hardest", "float32", True, True), 3.0),
-    Case(*H100, Asked("triplet_loss", "softmax", "float32", True, True), 0.5),
+    Case(*H100, Asked("t2i", "bfloat16", False, True), 2.0),
+    Case(*H100, Asked("t2i", "bfloat16", False, False), 0.5),
+    Case(*H100, Asked("i2t", "bfloat16", True, True), 0.25),
+    Case(*H100, Asked("t2i", "float32", False, True), 0.5),
+    Case(*A100, Asked("t2i", "float32", False, True), 3.0),
 )
 
 
@@ -42,21 +39,18 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("call", "capability", "expected"),
     [
-        (("scan_scores", "t2i", "bfloat16", False, True), (9, 0), CUDA_FIRST),
-        (("scan_scores", "t2i", "bfloat16", False, False), (9, 0), TRITON_FIRST),
-        (("scan_scores", "i2t", "bfloat16", True, True), (9, 0), TRITON_FIRST),
+        (("t2i", "bfloat16", False, True), (9, 0), CUDA_FIRST),
+        (("t2i", "bfloat16", False, False), (9, 0), TRITON_FIRST),
+        (("i2t", "bfloat16", True, True), (9, 0), TRITON_FIRST),
         # What no case is: of the same precision, then size, then gradients, then direction.
-        (("scan_scores", "i2t", "bfloat16", False, True), (9, 0), CUDA_FIRST),
-        (("scan_scores", "i2t", "bfloat16", True, False), (9, 0), TRITON_FIRST),
+        (("i2t", "bfloat16", False, True), (9, 0), CUDA_FIRST),
+        (("i2t", "bfloat16", True, False), (9, 0), TRITON_FIRST),
         # Another of tensor cores: of both alike, 2 × 0.25.
-        (("scan_scores", "t2i", "tf32", False, True), (9, 0), CUDA_FIRST),
-        (("triplet_loss", "hardest", "float32", False, False), (9, 0), CUDA_FIRST),
-        (("triplet_loss", "sum", "bfloat16", True, True), (9, 0), CUDA_FIRST),  # 3 × 0.5
+        (("t2i", "tf32", False, True), (9, 0), CUDA_FIRST),
         # The nearest generation with a record.
-        (("scan_scores", "t2i", "float32", False, True), (9, 0), TRITON_FIRST),
-        (("scan_scores", "t2i", "float32", False, True), (8, 6), CUDA_FIRST),
-        (("scan_scores", "t2i", "float32", False, True), (12, 0), TRITON_FIRST),
-        (("maxsim_scores", "t2i", "float32", False, True), (9, 0), TRITON_FIRST),  # nothing is known
+        (("t2i", "float32", False, True), (9, 0), TRITON_FIRST),
+        (("t2i", "float32", False, True), (8, 6), CUDA_FIRST),
+        (("t2i", "float32", False, True), (12, 0), TRITON_FIRST),
     ],
 )
 def test_the_case_most_like_a_call_decides(
@@ -78,11 +72,10 @@ def test_the_work_of_a_call_is_that_of_its_products(layout: str, monkeypatch: py
     pairs = torch.zeros(12, 2, dtype=torch.int64) if layout == "pairs" else None
     candidates = torch.zeros(4, 3, dtype=torch.int64) if layout == "candidates" else None
     selected = as_pairs(pairs, candidates, None, "caption", *sides)
-    options = CrossAttentionOptions("t2i", "no_norm", 0.1, 9.0, "avg", 6.0, False)
     work = 2 * 30 * 12 * 16 // (1 if selected is None else 2)
     for least, expected in ((work, CUDA_FIRST), (work + 1, TRITON_FIRST)):
-        monkeypatch.setitem(LARGE, "scan_scores", least)
-        assert fastest_of_sides(*sides, selected, options) == expected
+        monkeypatch.setattr(fastest, "LARGE", least)
+        assert fastest_of_sides(*sides, selected, "t2i") == expected
 
 
 def test_float32_features_are_asked_for_by_what_multiplies_them() -> None:
@@ -90,8 +83,8 @@ def test_float32_features_are_asked_for_by_what_multiplies_them() -> None:
     try:
         for allowed, expected in ((True, "tf32"), (False, "float32")):
             torch.backends.cuda.matmul.allow_tf32 = allowed
-            assert asked("scan_scores", "t2i", (torch.zeros(1),), 0, False).precision == expected
-            assert asked("scan_scores", "t2i", (torch.zeros(1).half(),), 0, False).precision == "float16"
+            assert asked("t2i", (torch.zeros(1),), 0, False).precision == expected
+            assert asked("t2i", (torch.zeros(1).half(),), 0, False).precision == "float16"
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
 

@@ -12,9 +12,8 @@ from torch import Tensor
 pytest.importorskip("triton")
 
 from crossret_kernels.gpu.tuning import SumMax
-from crossret_kernels.maxsim.calls import Call
 from crossret_kernels.maxsim.options import MaxSimOptions
-from crossret_kernels.maxsim.triton.call import TritonCall
+from crossret_kernels.maxsim.triton.call import Call
 
 WORDS = torch.zeros(3, 4, 8)
 
@@ -23,7 +22,7 @@ def call_of(
     regions: Tensor, *integers: Tensor | None, empty_score: float | None = None, pairs: Tensor | None = None
 ) -> Call:
     arguments: tuple[Any, ...] = (regions, *(*integers, None, None, None)[:3], WORDS, None, None, None, pairs)
-    return TritonCall.of((*arguments, empty_score, False, *MaxSimOptions("t2i", "sum", False).codes))
+    return Call.of((*arguments, empty_score, False, *MaxSimOptions("t2i", "sum", False).codes))
 
 
 @pytest.fixture

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossret_kernels.maxsim.tables import EMPTY, GROUP_COST, PROCESSORS, best_abreast, fill_of, groups_of, tiles_of
+from crossret_kernels.maxsim.triton.tables import EMPTY, GROUP_COST, PROCESSORS, best_abreast, groups_of, tiles_of
 from tests.kernels.strategies import examples
 
 some_lengths = st.lists(st.integers(0, 32), min_size=1, max_size=60).filter(any)
@@ -44,7 +43,6 @@ def test_tiles_are_those_of_first_fit_decreasing(lengths: list[int], size: int) 
         tile.append(length)
     planned = [sorted(lengths[item] for item in row[row >= 0]) for row in tiles_of(np.array(lengths), size)[2]]
     assert sorted(planned) == sorted(sorted(tile) for tile in tiles)
-    assert fill_of(np.array(lengths), size) == pytest.approx(sum(lengths) / (size * len(tiles)))
 
 
 # --- groups

@@ -53,7 +53,6 @@ inline float flushed(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(
 inline float approx_exp2(float x) { return flushed(std::exp2(flushed(x))); }
 inline float approx_log2(float x) { return flushed(std::log2(flushed(x))); }
 
-inline int count_ones(uint32_t bits) { return __builtin_popcount(bits); }
 inline int first_one(uint32_t bits) { return __builtin_ffs(static_cast<int>(bits)) - 1; }
 
 }  // namespace gpu

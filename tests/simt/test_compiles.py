@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -24,20 +23,6 @@ ARCHITECTURES = ("8.0", "9.0", "10.0") if "CROSSRET_EVERY_ARCHITECTURE" in os.en
 # Registers and bytes of shared memory at most: two blocks of 256 threads or more fit a multiprocessor. Nothing lies in
 # local memory.
 BOUNDS = {
-    "hinge_statistics": (128, 15360),
-    "losses_of_statistics": (64, 6144),
-    "sum_losses": (40, 2048),
-    "score_gradients": (128, 4096),
-    "groups_with_better": (64, 128),
-    "merge_better": (64, 1152),  # besides 8 bytes for each of k and of 1,024 scores
-    "best_contexts": (255, 0),  # besides what a launch asks for, which bounds the blocks too
-    "list_tiles": (40, 0),
-    "pool_pairs": (40, 0),
-    "keep_best_query": (40, 0),
-    "query_gradients": (64, 0),
-    "context_gradients": (120, 6144),
-    "sum_of_runs": (80, 0),
-    "inverse_norms": (40, 0),
     "pack_rows": (64, 0),
     "gram_matrices": (128, 0),
     "attend": (255, 0),
@@ -53,9 +38,9 @@ BOUNDS = {
     "calculated": (40, 0),
     "voted": (40, 0),
 }
-# Bytes of registers that are spilled, of every other kernel none: places found by IEEE products;
+# Bytes of registers that are spilled, of every other kernel none:
 # what attention knows of its job from one barrier to the next, beside 72 sums of products, which sm_100 holds.
-SPILLS = {"best_contexts": 24, "attend": 512, "differentiate": 256, "add_gram_products": 8}
+SPILLS = {"attend": 512, "differentiate": 256, "add_gram_products": 8}
 ENTRY = re.compile(
     r"Compiling entry function '(?P<name>\w+)' for 'sm_(?P<architecture>\w+)'.*?"
     r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads.*?"
@@ -165,33 +150,6 @@ def test_kernels_stay_within_registers(built: Build, architecture: str) -> None:
     assert seen == set(BOUNDS)
 
 
-def test_powers_of_usual_orders_are_products(built: Build) -> None:
-    """Kernels compiled for p = 2, 4 and 8 take no logarithms, which those of any order do."""
-    triton = find_spec("triton")
-    folders = [str(Path(nvcc()).parent)]
-    if triton is not None and triton.origin is not None:
-        folders.append(str(Path(triton.origin).parent / "backends" / "nvidia" / "bin"))
-    tool = shutil.which("cuobjdump", path=os.pathsep.join(folders))
-    if tool is None:
-        pytest.skip("no cuobjdump: machine code is not read")
-    names = {entry["name"]: re.search(r"NegativesE2ELi(\d+)E", entry["name"]) for entry in ENTRY.finditer(built.report)}
-    factors = {name: int(found[1]) for name, found in names.items() if found is not None}
-    assert Counter(factors.values()) == dict.fromkeys((0, 1, 3, 7), 12)  # p − 1; three dtypes, ids or none, two passes
-    library = built.packages / "crossret_kernels" / "_native_cuda.abi3.so"
-    listing = subprocess.run(
-        [tool, "-sass", "-fun", ",".join(factors), str(library)],
-        env={"PATH": os.pathsep.join([str(Path(tool).parent), os.environ["PATH"]])},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    codes = re.split(r"Function : (\w+)", listing)[1:]
-    assert set(codes[::2]) == set(factors)
-    for name, code in zip(codes[::2], codes[1::2], strict=True):
-        assert "MUFU.RCP" in code
-        assert any(f"MUFU.{kind}" in code for kind in ("LG2", "EX2")) == (factors[name] == 0), name
-
-
 def test_the_library_has_all_operations_for_cuda(built: Build) -> None:
     """It loads beside any torch, where there is no driver."""
     program = ROOT / "tests" / "gpu" / "built.py"
@@ -206,11 +164,9 @@ def test_the_library_has_all_operations_for_cuda(built: Build) -> None:
     lines = ran.stdout.splitlines()
     assert lines[0] == f"crossret_kernels in {built.packages / 'crossret_kernels'}"
     assert f"native CUDA kernels: compute capability {' '.join(built.architectures)}" in lines
-    assert "crossret::merge_topk_cuda, " in lines[-1]
-    assert "crossret::triplet_loss_cuda, " in lines[-1]
-    assert "crossret::triplet_loss_cuda_backward.plain" in lines[-1]
-    assert "crossret::maxsim_scores_cuda_backward.plain" in lines[-1]
-    assert "crossret::maxsim_search_cuda" in lines[-1]
+    assert "crossret::scan_scores_cuda, " in lines[-1]
+    assert "crossret::scan_scores_cuda_backward.plain" in lines[-1]
+    assert "crossret::attend_cuda" in lines[-1]
 
 
 def test_the_library_needs_torchs_stable_abi_alone(built: Build) -> None:

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from crossret_kernels import maxsim_scores, scan_scores, triplet_loss
-from crossret_kernels.topk.cuda import merge_in_cuda
+from crossret_kernels import scan_scores
 from tests.simt.launches import SCHEDULES, Device, Place, Schedule
 from tests.simt.library import ROOT
 
@@ -23,71 +22,28 @@ def features(count: int, rows: int, dim: int, dtype: torch.dtype, seed: int) -> 
     return torch.randn(count, rows, dim, generator=torch.Generator().manual_seed(seed)).to(dtype).requires_grad_()
 
 
-def step(function: Any, sides: list[Tensor], **options: Any) -> None:
+def attend(rows: tuple[int, int], counts: tuple[int, int], dtype: torch.dtype, **options: Any) -> None:
     """Scores and gradients."""
-    scores = function(*sides, backend="cuda", **options)
+    sides = [features(n, own, 64, dtype, seed) for seed, (n, own) in enumerate(zip(counts, rows, strict=True))]
+    scores = scan_scores(*sides, backend="cuda", **options)
     torch.autograd.grad(scores.sum(), sides)
 
 
-def attend(rows: tuple[int, int], counts: tuple[int, int], dtype: torch.dtype, **options: Any) -> None:
-    sides = [features(n, own, 64, dtype, seed) for seed, (n, own) in enumerate(zip(counts, rows, strict=True))]
-    step(scan_scores, sides, **options)
-
-
-def match(dtype: torch.dtype, n_images: int = 6, n_captions: int = 6, **options: Any) -> None:
-    step(maxsim_scores, [features(n_images, 180, 128, dtype, 0), features(n_captions, 32, 128, dtype, 1)], **options)
-
-
-def rank(dtype: torch.dtype) -> None:
-    for negatives in ("hardest", "sum", "softmax"):
-        matrix = torch.randn(256, 256).to(dtype).requires_grad_()
-        torch.autograd.grad(triplet_loss(matrix, negatives=negatives, backend="cuda"), matrix)
-
-
-def search() -> None:
-    best = torch.empty(3, 0), torch.empty(3, 0, dtype=torch.int64)
-    for number in range(3):
-        best = merge_in_cuda(*best, torch.randn(2048, 3).T, number * 2048, 10)
-
-
-PAIRS = torch.arange(6).repeat(2, 1).T.repeat(6, 1)
 # Calls that fill their tiles.
 CALLS: list[Callable[[], None]] = [
     *(lambda dtype=dtype: attend((36, 20), (8, 12), dtype) for dtype in (torch.bfloat16, torch.float32)),
     lambda: attend((36, 20), (8, 12), torch.float16, direction="i2t", normalize=True),
     lambda: attend((197, 77), (2, 3), torch.bfloat16),
-    *(lambda dtype=dtype: match(dtype) for dtype in (torch.bfloat16, torch.float32)),
-    lambda: match(torch.bfloat16, direction="i2t", normalize=True),
-    lambda: match(torch.bfloat16, 1, 24),
-    lambda: match(torch.bfloat16, pairs=PAIRS),
-    lambda: match(torch.bfloat16, pairs=PAIRS, pooling="max"),
-    *(lambda dtype=dtype: rank(dtype) for dtype in (torch.bfloat16, torch.float32)),
-    search,
 ]
 # Of each kernel, over all calls: passes and sectors, as multiples of the fewest that those bytes could take;
 # 0 of kernels without shared memory.
-# A row's best contexts lie an item apart, and statistics of losses are stored a column a lane.
 BOUNDS: dict[str, tuple[float, float]] = {
     "add_gram_products": (0, 1.05),
     "attend": (1.08, 1.01),
-    "best_contexts": (1.01, 1.01),
-    "context_gradients": (1, 1.01),
     "differentiate": (1.15, 1.01),
     "gram_matrices": (1.06, 1.08),
-    "groups_with_better": (1, 1.32),
-    "hinge_statistics": (1.03, 1.92),
-    "inverse_norms": (0, 1),
-    "keep_best_query": (0, 1),
-    "list_tiles": (0, 1),
-    "losses_of_statistics": (1.58, 2.16),
-    "merge_better": (1.5, 3),
     "pack_rows": (0, 1),
-    "pool_pairs": (0, 1.17),
-    "query_gradients": (0, 1.2),
-    "score_gradients": (1, 1.21),
     "store_gradients": (0, 1.02),
-    "sum_losses": (1, 1),
-    "sum_of_runs": (0, 1.01),
 }
 MOST_PASSES, FEW = 4, 0.01  # of one access, for each that it needs; but for such a part of its kernel's
 

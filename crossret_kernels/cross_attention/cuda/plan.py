@@ -13,7 +13,7 @@ from torch import Tensor
 
 from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.cross_attention.cuda import steps
-from crossret_kernels.gpu.cuda_library import constant, constants, numbers
+from crossret_kernels.cross_attention.cuda.library import constant, constants, numbers
 from crossret_kernels.gpu.planning import cut, most_of_parts, on_device
 from crossret_kernels.gpu.sides import both_sides, shared_memory
 from crossret_kernels.gpu.tuning import CudaAttention

@@ -19,11 +19,10 @@ from torch import Tensor
 from crossret_kernels.gpu.triton_launch import all_hidden, launch
 from crossret_kernels.gpu.triton_tiles import shown
 from crossret_kernels.gpu.tuning import SumMax, slots_for
-from crossret_kernels.maxsim import gradients as host
-from crossret_kernels.maxsim.calls import SideSizes
-from crossret_kernels.maxsim.gradients import Part
-from crossret_kernels.maxsim.triton.call import TritonCall, item_rows
-from crossret_kernels.maxsim.triton.forward import find, start_of
+from crossret_kernels.maxsim.triton.call import SideSizes
+from crossret_kernels.maxsim.triton.forward import start_of
+from crossret_kernels.maxsim.triton.parts import Part
+from crossret_kernels.maxsim.triton.rows import item_rows
 
 RUNS = tl.constexpr(SumMax.RUNS)
 
@@ -42,7 +41,7 @@ class Sizes(NamedTuple):
     Attributes:
         own, others: of the side whose gradients they make, and of the other one.
         grad_context, grad_query: strides of scores' gradients.
-        index_context, index_query: of best contexts, as of `searches.Strides`.
+        index_context, index_query: of best contexts, as of `forward.Strides`.
         n_runs: of a sum.
         first_item, n_items: of contexts; `first_item` has the first row of best contexts.
         first_own, blocks: the first block's item, and how many an item has.
@@ -88,17 +87,9 @@ class Kind(NamedTuple):
     UNIT: int
 
 
-def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """`crossret::maxsim_scores_triton_backward`."""
-    grad_scores, *others = arguments
-    call = TritonCall.of(tuple(others))
-    return host.gradients(call, grad_scores, (others[-2], others[-1]), find, add)
-
-
 def add(part: Part, of_contexts: bool, out: Tensor) -> None:
     """Gradients of one side, to all that is in this part."""
     call, plan, found, blocks = part.call, part.plan, part.plan.kind, part.blocks(of_contexts)
-    assert isinstance(call, TritonCall)
     own, others = (call.contexts, call.queries) if of_contexts else (call.queries, call.contexts)
     of_own, of_others = call.sizes if of_contexts else call.sizes[::-1]
     # Without tensor cores a product's operands lie in registers: its steps are short, and many threads share it.

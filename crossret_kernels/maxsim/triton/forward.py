@@ -18,11 +18,35 @@ from torch import Tensor
 from crossret_kernels.gpu.triton_launch import all_hidden, launch
 from crossret_kernels.gpu.triton_tiles import product, shown
 from crossret_kernels.gpu.tuning import SumMax
-from crossret_kernels.maxsim import searches
-from crossret_kernels.maxsim.calls import Operand, Plan, SideSizes
-from crossret_kernels.maxsim.searches import Found, Strides
-from crossret_kernels.maxsim.triton.call import TritonCall, item_rows
+from crossret_kernels.maxsim.triton.call import Call, Operand, Plan, SideSizes
 from crossret_kernels.maxsim.triton.maxima import BEYOND, best_of_columns, best_of_depth, better, disordered, ordered
+from crossret_kernels.maxsim.triton.rows import item_rows
+
+
+class Found(NamedTuple):
+    """Where kernels store what they find; what is not wanted is anything.
+
+    Attributes:
+        scores: of pairs.
+        indices: the best context of every query, of any integer dtype; −1 in an item without rows.
+        maxima: their similarities in the same places, float32.
+    """
+
+    scores: Tensor
+    indices: Tensor
+    maxima: Tensor
+
+
+class Strides(NamedTuple):
+    """Of scores, and of best contexts, by items of contexts or listed pairs and by items of queries.
+
+    Where the last is 0, the plan's `starts` tell.
+    """
+
+    score_context: int
+    score_query: int
+    index_context: int
+    index_query: int
 
 
 class Sizes(NamedTuple):
@@ -57,18 +81,8 @@ class Sizes(NamedTuple):
     n_runs: int
 
 
-def scores(*arguments: Any) -> Tensor:
-    """`crossret::maxsim_scores_triton`."""
-    return searches.scores(TritonCall.of(arguments), find)
-
-
-def indices(*arguments: Any) -> Tensor:
-    """`crossret::maxsim_argmax_triton`."""
-    return searches.indices(TritonCall.of(arguments, places=True), arguments[-1], find)
-
-
 def find(
-    call: TritonCall, plan: Plan, operands: tuple[Operand, Operand], found: Found, strides: Strides,
+    call: Call, plan: Plan, operands: tuple[Operand, Operand], found: Found, strides: Strides,
     first: int = 0, pairs: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Stores scores or best contexts: of the plan's window from the first item of contexts on, or of listed pairs."""

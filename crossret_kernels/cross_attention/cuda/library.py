@@ -39,5 +39,5 @@ def numbers(launch: str, real: bool = False, /, **values: float) -> Tensor:
 
 @cache
 def _told() -> dict[str, list[str]]:
-    told = torch.ops.crossret.attention_told() + torch.ops.crossret.maxsim_told()
-    return {name: words for name, *words in map(str.split, told.splitlines())}
+    lines = torch.ops.crossret.attention_told().splitlines()
+    return {name: words for name, *words in map(str.split, lines)}

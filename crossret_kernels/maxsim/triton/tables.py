@@ -40,11 +40,6 @@ def pack(lengths: Ints, size: int) -> list[tuple[int, list[tuple[int, int]]]]:
     return tiles
 
 
-def fill_of(lengths: Ints, size: int) -> float:
-    """Which part of the rows of tiles of this size the items take."""
-    return float(lengths.sum()) / (size * sum(alike for alike, _ in pack(lengths, size)))
-
-
 def tiles_of(lengths: Ints, size: int) -> tuple[Ints, Ints, Ints]:
     """Whole items in tiles of `size` rows, none longer than that: (places, owners, items), each (tiles, size).
 

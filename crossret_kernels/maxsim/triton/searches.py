@@ -1,50 +1,19 @@
-"""What a search for the best contexts is asked for on a GPU, and what is made of it: scores, or places.
-
-Backends search by a function `find(call, plan, operands, found, strides, first, pairs)`: it stores scores or best
-contexts, of the plan's window from the first item of contexts on, or of listed pairs.
-"""
+"""Sum-Max in Triton as operations: scores, or the places of the best contexts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from crossret_kernels.maxsim.calls import Call
-
-Find = Callable[..., None]
-
-
-class Found(NamedTuple):
-    """Where kernels store what they find; what is not wanted is anything.
-
-    Attributes:
-        scores: of pairs.
-        indices: the best context of every query, of any integer dtype; −1 in an item without rows.
-        maxima: their similarities in the same places, float32.
-    """
-
-    scores: Tensor
-    indices: Tensor
-    maxima: Tensor
+from crossret_kernels.maxsim.triton.call import Call
+from crossret_kernels.maxsim.triton.forward import Found, Strides, find
 
 
-class Strides(NamedTuple):
-    """Of scores, and of best contexts, by items of contexts or listed pairs and by items of queries.
-
-    Where the last is 0, the plan's `starts` tell.
-    """
-
-    score_context: int
-    score_query: int
-    index_context: int
-    index_query: int
-
-
-def scores(call: Call, find: Find) -> Tensor:
-    """Scores (n_images, n_captions), or (P,) of pairs, float32."""
+def scores(*arguments: Any) -> Tensor:
+    """`crossret::maxsim_scores_triton`: scores (n_images, n_captions), or (P,) of pairs, float32."""
+    call = Call.of(arguments)
     out = torch.empty(call.shape, dtype=torch.float32, device=call.device)
     if call.nothing:
         return out.fill_(call.empty_score or 0.0)
@@ -56,9 +25,10 @@ def scores(call: Call, find: Find) -> Tensor:
     return out if empty is None else out.masked_fill_(empty, call.empty_score or 0.0)
 
 
-def indices(call: Call, width: int | None, find: Find) -> Tensor:
-    """The best contexts (n_images, n_captions, Q), or (P, Q) of pairs, int64."""
-    width = call.queries.slots if width is None else width
+def indices(*arguments: Any) -> Tensor:
+    """`crossret::maxsim_argmax_triton`: the best contexts (n_images, n_captions, Q), or (P, Q) of pairs, int64."""
+    call = Call.of(arguments, places=True)
+    width = call.queries.slots if arguments[-1] is None else arguments[-1]
     out = torch.full((*call.shape, width), -1, dtype=torch.int64, device=call.device)
     if call.nothing or not width:
         return out

@@ -1,1 +1,0 @@
-"""Backend "cuda" of Sum-Max: host code; the kernels are in csrc/maxsim."""
