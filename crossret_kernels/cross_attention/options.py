@@ -1,9 +1,11 @@
-"""The options of stacked cross attention: names, defaults and checks."""
+"""The options of stacked cross attention: names, defaults, ranges, and what operations take them as."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
+
+from typing_extensions import TypedDict
 
 from crossret_kernels.inputs.options import DIRECTIONS, FLOAT32_TINY, Coded, check_flag, choose, keep_numbers
 from crossret_kernels.padded.arithmetic import POOLINGS
@@ -11,21 +13,50 @@ from crossret_kernels.padded.arithmetic import POOLINGS
 NORM_MODES = ("softmax", "l2norm", "clipped_l2norm", "l1norm", "clipped_l1norm", "clipped", "no_norm")
 
 
-@dataclass(frozen=True)
-class CrossAttentionOptions(Coded):
-    """One way to score a pair; `scan_scores` documents the fields.
+class ScanFields(TypedDict, total=False):
+    """The fields of `ScanOptions`, which documents them, as keywords of functions."""
 
-    Raises ValueError where one is out of range, TypeError where one is no number or no flag.
-    """
-
-    operation: ClassVar[str] = "scan_scores"
     direction: str
+    normalize: bool
     raw_feature_norm: str
     clip_slope: float
     lambda_softmax: float
     pooling: str
     lambda_lse: float
-    normalize: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanOptions(Coded):
+    """How `scan_scores`, `scan_topk`, `scan_attend`, `scan_attention` and `scan_contributions` score a pair.
+
+    These functions take one as `options`, and its fields as keywords, which come before those of `options`.
+
+    Attributes:
+        direction: "t2i": words attend to regions (Text-Image); "i2t": regions attend to words (Image-Text).
+        normalize: whether to divide every region and word by its L2 norm first (Eq. 1); zero vectors stay zero.
+        raw_feature_norm: similarities' normalisation along the attending side: "softmax", "l2norm", "clipped_l2norm",
+            "l1norm", "clipped_l1norm", "clipped" or "no_norm".
+        clip_slope: slope of the leaky clip below zero in the clipped modes; 0 is the paper's [s]₊, 0.1 its code.
+        lambda_softmax: inverse temperature λ₁ of the attention (Eq. 3).
+        pooling: of the relevances over the attending side: "lse" (Eqs. 5, 7), "avg" (Eqs. 6, 8), "sum" or "max".
+        lambda_lse: λ₂ of "lse", above 0.
+
+    Raises:
+        ValueError: a field is out of range. TypeError: one is no number or no flag. Both name it.
+    """
+
+    operation: ClassVar[str] = "scan_scores"
+    schema: ClassVar[str] = (
+        "int direction, bool normalize, int raw_feature_norm, float clip_slope, float lambda_softmax, int pooling, "
+        "float lambda_lse"
+    )
+    direction: str = "t2i"
+    normalize: bool = False
+    raw_feature_norm: str = "clipped_l2norm"
+    clip_slope: float = 0.1
+    lambda_softmax: float = 9.0
+    pooling: str = "avg"
+    lambda_lse: float = 6.0
 
     @property
     def way(self) -> str:
@@ -48,17 +79,12 @@ class CrossAttentionOptions(Coded):
     def of_codes(
         cls, direction: int, normalize: bool, norm: int, clip_slope: float, lambda_softmax: float, pooling: int,
         lambda_lse: float,
-    ) -> CrossAttentionOptions:  # fmt: skip
+    ) -> ScanOptions:  # fmt: skip
         """From what operations take."""
         return cls(
-            DIRECTIONS[direction],
-            NORM_MODES[norm],
-            clip_slope,
-            lambda_softmax,
-            POOLINGS[pooling],
-            lambda_lse,
-            normalize,
-        )
+            direction=DIRECTIONS[direction], normalize=normalize, raw_feature_norm=NORM_MODES[norm],
+            clip_slope=clip_slope, lambda_softmax=lambda_softmax, pooling=POOLINGS[pooling], lambda_lse=lambda_lse,
+        )  # fmt: skip
 
     @property
     def clips(self) -> bool:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.inputs.operands import check_operand
 from crossret_kernels.inputs.options import check_flag, choose, keep_numbers
 
@@ -67,11 +67,12 @@ class HeterogeneousOptions:
         _ = self.local  # checks what it is made of
 
     @property
-    def local(self) -> CrossAttentionOptions:
+    def local(self) -> ScanOptions:
         """The local matching step (HAN §3.3): SCAN's, of cosines without a norm."""
-        return CrossAttentionOptions(
-            self.direction, "no_norm", 0.0, self.lambda_softmax, self.pooling, self.lambda_lse, normalize=True
-        )
+        return ScanOptions(
+            direction=self.direction, normalize=True, raw_feature_norm="no_norm", lambda_softmax=self.lambda_softmax,
+            pooling=self.pooling, lambda_lse=self.lambda_lse,
+        )  # fmt: skip
 
 
 def check_layers(layers: object, features: Tensor, heads: int) -> tuple[HeterogeneousLayer, ...]:

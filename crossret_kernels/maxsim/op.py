@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch import Tensor
+from typing_extensions import Unpack
 
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.pairs import ATTENDING, Pairs, as_pairs, shape_scores
@@ -10,7 +11,7 @@ from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import Features, Lengths, as_sides
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.maxsim.chunked import maxsim_argmax_chunked, maxsim_scores_chunked
-from crossret_kernels.maxsim.options import MaxSimOptions
+from crossret_kernels.maxsim.options import MaxSimFields, MaxSimOptions
 from crossret_kernels.maxsim.reference import maxsim_argmax_reference, maxsim_scores_reference
 from crossret_kernels.operations import Kernels, define
 from crossret_kernels.two_sides import (
@@ -24,7 +25,7 @@ from crossret_kernels.two_sides import (
     serve,
 )
 
-MAXSIM_OPTIONS = f"{OPTIONS}, int pooling"
+MAXSIM_OPTIONS = f"{OPTIONS}, {MaxSimOptions.schema}"
 
 
 def _triton() -> Kernels:
@@ -86,9 +87,7 @@ def maxsim_scores(
     region_lengths: Lengths = None,
     word_lengths: Lengths = None,
     *,
-    direction: str = "t2i",
-    pooling: str = "sum",
-    normalize: bool = False,
+    options: MaxSimOptions | None = None,
     region_mask: Array | None = None,
     word_mask: Array | None = None,
     empty_score: float | None = None,
@@ -96,6 +95,7 @@ def maxsim_scores(
     candidates: Array | None = None,
     query: str | None = None,
     backend: str | None = None,
+    **fields: Unpack[MaxSimFields],
 ) -> Tensor:
     """Sum-Max scores of images and captions: SCAN Eqs. 9 and 10; MaxSim of ColBERT and ColPali.
 
@@ -113,9 +113,8 @@ def maxsim_scores(
         word_mask: the same for captions, (n_captions, W).
         empty_score: what a pair scores of which an item has no rows (length 0, a mask without True, equal offsets, a
             (0, D) tensor of a list), without a gradient to anything; may be infinite. None: an empty item is an error.
-        direction: "t2i": every word takes its best region (Eq. 9); "i2t": every region its best word (Eq. 10).
-        pooling: of those maxima: "sum", "avg" or "max".
-        normalize: whether to divide every region and word by its L2 norm first; zero vectors stay zero.
+        options: how pairs are scored; None: the defaults of `MaxSimOptions`, which documents its fields.
+        **fields: fields of `MaxSimOptions`, as ``direction="i2t"``, in place of those of `options`.
         pairs: (P, 2) integers (image, caption): only these pairs are scored.
         candidates: (n_queries, K) integers: each item of one side against K items of the other, as `maxsim_topk` finds
             them. Where a gradient is required, a list of all their pairs is kept for it, 16 bytes each, as of `pairs`
@@ -144,9 +143,9 @@ def maxsim_scores(
     products of split halves, where the processor has AMX. Of each similarity Σ a·b these lose no more than
     2⁻¹⁵ Σ |a||b|, besides the rounding of float32 sums.
     """
-    options = checked(MaxSimOptions, direction, pooling, normalize)
+    options = checked(MaxSimOptions, options, fields)
     images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
-    selected = as_pairs(pairs, candidates, query, ATTENDING[direction], images, captions)
+    selected = as_pairs(pairs, candidates, query, ATTENDING[options.direction], images, captions)
     return shape_scores(score_sides(images, captions, selected, options, empty_score, backend), candidates)
 
 

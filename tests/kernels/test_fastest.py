@@ -10,7 +10,7 @@ import torch
 
 from crossret_kernels import UnsupportedByBackend, backends, fastest, scan_scores
 from crossret_kernels.cross_attention import op
-from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.fastest import LARGE, Asked, Case, asked, order
 from crossret_kernels.inputs.pairs import as_pairs
 from crossret_kernels.inputs.sides import as_sides
@@ -78,7 +78,7 @@ def test_the_work_of_a_call_is_that_of_its_products(layout: str, monkeypatch: py
     pairs = torch.zeros(12, 2, dtype=torch.int64) if layout == "pairs" else None
     candidates = torch.zeros(4, 3, dtype=torch.int64) if layout == "candidates" else None
     selected = as_pairs(pairs, candidates, None, "caption", *sides)
-    options = CrossAttentionOptions("t2i", "no_norm", 0.1, 9.0, "avg", 6.0, False)
+    options = ScanOptions(raw_feature_norm="no_norm")
     work = 2 * 30 * 12 * 16 // (1 if selected is None else 2)
     for least, expected in ((work, CUDA_FIRST), (work + 1, TRITON_FIRST)):
         monkeypatch.setitem(LARGE, "scan_scores", least)
