@@ -14,7 +14,11 @@ from crossret_kernels.gated_attention.op import gated_attention_scores
 from crossret_kernels.gated_attention.parameters import AttentionStep, GatedAttention
 from crossret_kernels.gated_attention.weights import GatedAttentionWeights, gated_attention_weights
 from crossret_kernels.heterogeneous_attention.op import heterogeneous_scores
-from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer
+from crossret_kernels.heterogeneous_attention.options import (
+    HeterogeneousFields,
+    HeterogeneousLayer,
+    HeterogeneousOptions,
+)
 from crossret_kernels.heterogeneous_attention.weights import heterogeneous_attention_weights
 from crossret_kernels.maxsim.argmax import MaxSimArgmax, maxsim_argmax
 from crossret_kernels.maxsim.op import maxsim_scores
@@ -27,7 +31,9 @@ __all__ = [
     "AttentionStep",
     "GatedAttention",
     "GatedAttentionWeights",
+    "HeterogeneousFields",
     "HeterogeneousLayer",
+    "HeterogeneousOptions",
     "MaxSimArgmax",
     "MaxSimFields",
     "MaxSimOptions",
