@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,6 +20,7 @@ class InfoNceOptions(Coded):
     """What InfoNCE is made of besides scores, their scale and ids; ValueError or TypeError where a value is none."""
 
     operation: ClassVar[str] = "infonce_loss"
+    modes: ClassVar[Mapping[str, tuple[str, ...]]] = {"reduction": REDUCTIONS}
     label_smoothing: float
     reduction: str
 
@@ -27,7 +29,7 @@ class InfoNceOptions(Coded):
         if not 0 <= self.label_smoothing <= 1:
             raise ValueError(f"label_smoothing must lie in 0..1, not {self.label_smoothing!r}")
         choose("reduction", self.reduction, REDUCTIONS)
-        self.carry(self.label_smoothing, REDUCTIONS.index(self.reduction))
+        self.carry()
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,12 @@ class SigmoidOptions(Coded):
     """The same of the sigmoid loss."""
 
     operation: ClassVar[str] = "sigmoid_loss"
+    modes: ClassVar[Mapping[str, tuple[str, ...]]] = {"reduction": REDUCTIONS}
     reduction: str
 
     def __post_init__(self) -> None:
         choose("reduction", self.reduction, REDUCTIONS)
-        self.carry(REDUCTIONS.index(self.reduction))
+        self.carry()
 
 
 def as_number(value: Number, name: str, scores: Tensor) -> Tensor:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from typing_extensions import TypedDict
 
@@ -50,6 +51,9 @@ class ScanOptions(Coded):
         "int direction, bool normalize, int raw_feature_norm, float clip_slope, float lambda_softmax, int pooling, "
         "float lambda_lse"
     )
+    modes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "direction": DIRECTIONS, "raw_feature_norm": NORM_MODES, "pooling": POOLINGS,
+    }  # fmt: skip
     direction: str = "t2i"
     normalize: bool = False
     raw_feature_norm: str = "clipped_l2norm"
@@ -63,28 +67,19 @@ class ScanOptions(Coded):
         return self.direction
 
     def __post_init__(self) -> None:
-        choose("direction", self.direction, DIRECTIONS)
-        choose("raw_feature_norm", self.raw_feature_norm, NORM_MODES)
-        choose("pooling", self.pooling, POOLINGS)
+        for name, allowed in self.modes.items():
+            choose(name, getattr(self, name), allowed)
         check_flag("normalize", self.normalize)
         keep_numbers(self, "clip_slope", "lambda_softmax", "lambda_lse")
         if self.lambda_lse < FLOAT32_TINY:
             raise ValueError(f"lambda_lse must be above 0 in float32, not {self.lambda_lse!r}")
-        self.carry(
-            DIRECTIONS.index(self.direction), self.normalize, NORM_MODES.index(self.raw_feature_norm), self.clip_slope,
-            self.lambda_softmax, POOLINGS.index(self.pooling), self.lambda_lse,
-        )  # fmt: skip
+        self.carry()
 
     @classmethod
-    def of_codes(
-        cls, direction: int, normalize: bool, norm: int, clip_slope: float, lambda_softmax: float, pooling: int,
-        lambda_lse: float,
-    ) -> ScanOptions:  # fmt: skip
+    def of_codes(cls, *codes: Any) -> ScanOptions:
         """From what operations take."""
-        return cls(
-            direction=DIRECTIONS[direction], normalize=normalize, raw_feature_norm=NORM_MODES[norm],
-            clip_slope=clip_slope, lambda_softmax=lambda_softmax, pooling=POOLINGS[pooling], lambda_lse=lambda_lse,
-        )  # fmt: skip
+        coded, modes = dict(zip(ScanFields.__annotations__, codes, strict=True)), cls.modes
+        return cls(**{name: modes[name][code] if name in modes else code for name, code in coded.items()})
 
     @property
     def clips(self) -> bool:

@@ -20,23 +20,28 @@ Options = TypeVar("Options")
 
 
 class Coded:
-    """Options that carry themselves as operations in csrc take them.
+    """Options that carry themselves as operations in csrc take them: a dataclass whose fields are in that order.
 
     Attributes:
         operation, way: what `fastest` knows calls by that have such options.
         schema: the arguments of operations.
-        codes: their values.
+        modes: all names that a field may have, by the field; an operation takes the place of one among them.
+        codes: the arguments' values.
     """
 
     operation: ClassVar[str]
     schema: ClassVar[str]
-    codes: tuple[Any, ...]  # names as their places among all; no field of theirs
+    modes: ClassVar[Mapping[str, tuple[str, ...]]]
+    codes: tuple[Any, ...]  # no field of theirs
 
     @property
     def way(self) -> str:
         raise NotImplementedError
 
-    def carry(self, *codes: Any) -> None:
+    def carry(self) -> None:
+        """Keeps the codes of the fields, once they are checked."""
+        modes = self.modes
+        codes = tuple(modes[name].index(value) if name in modes else value for name, value in vars(self).items())
         object.__setattr__(self, "codes", codes)  # they are frozen
 
 

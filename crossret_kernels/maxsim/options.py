@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -38,6 +39,7 @@ class MaxSimOptions(Coded):
 
     operation: ClassVar[str] = "maxsim_scores"
     schema: ClassVar[str] = "int direction, bool normalize, int pooling"
+    modes: ClassVar[Mapping[str, tuple[str, ...]]] = {"direction": DIRECTIONS, "pooling": arithmetic.POOLINGS}
     direction: str = "t2i"
     normalize: bool = False
     pooling: str = "sum"
@@ -50,4 +52,4 @@ class MaxSimOptions(Coded):
         choose("direction", self.direction, DIRECTIONS)
         choose("pooling", self.pooling, POOLINGS)
         check_flag("normalize", self.normalize)
-        self.carry(DIRECTIONS.index(self.direction), self.normalize, arithmetic.POOLINGS.index(self.pooling))
+        self.carry()
