@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import replace
 
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from crossret_kernels import (
+    MaxSimFields,
+    MaxSimOptions,
     ScanAttention,
     ScanContributions,
+    ScanFields,
+    ScanOptions,
     maxsim_scores,
     scan_attention,
     scan_contributions,
@@ -19,40 +24,27 @@ from crossret_kernels.late_interaction import Contributions, explain
 
 
 class CrossAttentionScorer(nn.Module):
-    """SCAN's stacked cross attention (Eqs. 1-8). No parameters; the arguments are those of ``scan_scores``.
+    """SCAN's stacked cross attention (Eqs. 1-8), as ``scan_scores`` makes it. No parameters.
 
     Args:
-        direction: "t2i" (words attend to regions) or "i2t" (regions attend to words).
-        raw_feature_norm: how similarities are normalised before the softmax: "softmax", "l2norm", "clipped_l2norm",
-            "l1norm", "clipped_l1norm", "clipped" or "no_norm".
-        clip_slope: slope of the clip below zero; 0 is the paper's [s]₊, 0.1 its published code.
-        lambda_softmax: λ₁, inverse temperature of the attention.
-        pooling: "lse", "avg", "sum" or "max" over the relevances.
-        lambda_lse: λ₂ of LSE pooling.
-        normalize: whether features are L2-normalised first (Eq. 1); without, they are taken as they come.
+        direction: "t2i" (words attend to regions) or "i2t" (regions attend to words); also by its name.
+        options: how pairs are scored; None: the defaults of ``crossret_kernels.ScanOptions``, which documents them.
+        **fields: fields of ``ScanOptions``, in place of those of `options`.
+
+    Raises:
+        ValueError, TypeError: as ``crossret_kernels.ScanOptions``.
     """
 
     def __init__(
-        self,
-        direction: str = "t2i",
-        *,
-        raw_feature_norm: str = "clipped_l2norm",
-        clip_slope: float = 0.1,
-        lambda_softmax: float = 9.0,
-        pooling: str = "avg",
-        lambda_lse: float = 6.0,
-        normalize: bool = False,
+        self, direction: str | None = None, /, *, options: ScanOptions | None = None, **fields: Unpack[ScanFields]
     ) -> None:
         super().__init__()
-        self.direction = direction
-        self.options: dict[str, Any] = {
-            "raw_feature_norm": raw_feature_norm,
-            "clip_slope": clip_slope,
-            "lambda_softmax": lambda_softmax,
-            "pooling": pooling,
-            "lambda_lse": lambda_lse,
-            "normalize": normalize,
-        }
+        first = {} if direction is None else {"direction": direction}
+        self.options = replace(options or ScanOptions(), **first, **fields)
+
+    @property
+    def direction(self) -> str:
+        return self.options.direction
 
     def forward(
         self,
@@ -78,7 +70,7 @@ class CrossAttentionScorer(nn.Module):
         Raises:
             ValueError, TypeError: as ``crossret_kernels.scan_scores``.
         """
-        return scan_scores(regions, words, region_lengths, lengths, pairs=pairs, **self._all_options())
+        return scan_scores(regions, words, region_lengths, lengths, pairs=pairs, options=self.options)
 
     def attention(
         self,
@@ -100,7 +92,7 @@ class CrossAttentionScorer(nn.Module):
         Raises:
             ValueError, TypeError: as ``crossret_kernels.scan_attention``.
         """
-        return scan_attention(regions, words, region_lengths, lengths, pairs=pairs, **self._all_options())
+        return scan_attention(regions, words, region_lengths, lengths, pairs=pairs, options=self.options)
 
     def contributions(
         self,
@@ -119,27 +111,34 @@ class CrossAttentionScorer(nn.Module):
         Raises:
             ValueError, TypeError: as ``crossret_kernels.scan_contributions``.
         """
-        return scan_contributions(regions, words, region_lengths, lengths, pairs=pairs, **self._all_options())
-
-    def _all_options(self) -> dict[str, Any]:
-        return {**self.options, "direction": self.direction}
+        return scan_contributions(regions, words, region_lengths, lengths, pairs=pairs, options=self.options)
 
     def extra_repr(self) -> str:
-        return ", ".join([repr(self.direction), *(f"{name}={value!r}" for name, value in self.options.items())])
+        return repr(self.options)
 
 
 class SumMaxScorer(nn.Module):
     """Sum-Max: each query's largest similarity, summed over queries (SCAN Eq. 9 for "t2i", Eq. 10 for "i2t").
 
     Args:
-        direction: "t2i" sums over words the maximum over regions, "i2t" the other way.
-        normalize: whether features are L2-normalised first.
+        direction: "t2i" sums over words the maximum over regions, "i2t" the other way; also by its name.
+        options: how pairs are scored; None: the defaults of ``crossret_kernels.MaxSimOptions``, which documents them.
+        **fields: fields of ``MaxSimOptions``, in place of those of `options`.
+
+    Raises:
+        ValueError, TypeError: as ``crossret_kernels.MaxSimOptions``.
     """
 
-    def __init__(self, direction: str = "t2i", *, normalize: bool = False) -> None:
+    def __init__(
+        self, direction: str | None = None, /, *, options: MaxSimOptions | None = None, **fields: Unpack[MaxSimFields]
+    ) -> None:
         super().__init__()
-        self.direction = direction
-        self.normalize = normalize
+        first = {} if direction is None else {"direction": direction}
+        self.options = replace(options or MaxSimOptions(), **first, **fields)
+
+    @property
+    def direction(self) -> str:
+        return self.options.direction
 
     def forward(
         self,
@@ -151,9 +150,7 @@ class SumMaxScorer(nn.Module):
         pairs: Tensor | None = None,
     ) -> Tensor:
         """As ``CrossAttentionScorer.forward``."""
-        return maxsim_scores(
-            regions, words, region_lengths, lengths, direction=self.direction, normalize=self.normalize, pairs=pairs
-        )
+        return maxsim_scores(regions, words, region_lengths, lengths, pairs=pairs, options=self.options)
 
     def contributions(
         self,
@@ -172,13 +169,14 @@ class SumMaxScorer(nn.Module):
         Raises:
             ValueError, TypeError: as ``crossret_kernels.maxsim_scores``.
         """
-        direction = "q2d" if self.direction == "i2t" else "d2q"
+        own = self.options
         return explain(
-            regions, words, region_lengths, lengths, pairs=pairs, direction=direction, normalize=self.normalize
-        )
+            regions, words, region_lengths, lengths, pairs=pairs, direction="q2d" if own.direction == "i2t" else "d2q",
+            pooling=own.pooling, normalize=own.normalize,
+        )  # fmt: skip
 
     def extra_repr(self) -> str:
-        return f"{self.direction!r}, normalize={self.normalize}"
+        return repr(self.options)
 
 
 class EnsembleScorer(nn.Module):

@@ -6,6 +6,7 @@ from crossret_kernels.contrastive_loss.op import infonce_loss, sigmoid_loss
 from crossret_kernels.cross_attention.contributions import ScanContributions, scan_contributions
 from crossret_kernels.cross_attention.factors import scan_factors
 from crossret_kernels.cross_attention.op import scan_scores
+from crossret_kernels.cross_attention.options import ScanFields, ScanOptions
 from crossret_kernels.cross_attention.scan_attend import ScanAttended, scan_attend
 from crossret_kernels.cross_attention.scan_attention import ScanAttention, scan_attention
 from crossret_kernels.cross_attention.topk import scan_topk
@@ -13,10 +14,15 @@ from crossret_kernels.gated_attention.op import gated_attention_scores
 from crossret_kernels.gated_attention.parameters import AttentionStep, GatedAttention
 from crossret_kernels.gated_attention.weights import GatedAttentionWeights, gated_attention_weights
 from crossret_kernels.heterogeneous_attention.op import heterogeneous_scores
-from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer
+from crossret_kernels.heterogeneous_attention.options import (
+    HeterogeneousFields,
+    HeterogeneousLayer,
+    HeterogeneousOptions,
+)
 from crossret_kernels.heterogeneous_attention.weights import heterogeneous_attention_weights
 from crossret_kernels.maxsim.argmax import MaxSimArgmax, maxsim_argmax
 from crossret_kernels.maxsim.op import maxsim_scores
+from crossret_kernels.maxsim.options import MaxSimFields, MaxSimOptions
 from crossret_kernels.maxsim.topk import maxsim_topk
 from crossret_kernels.pairwise.op import pairwise_scores
 from crossret_kernels.ranking_loss.op import triplet_loss
@@ -25,12 +31,18 @@ __all__ = [
     "AttentionStep",
     "GatedAttention",
     "GatedAttentionWeights",
+    "HeterogeneousFields",
     "HeterogeneousLayer",
+    "HeterogeneousOptions",
     "MaxSimArgmax",
+    "MaxSimFields",
+    "MaxSimOptions",
     "PooledAttention",
     "ScanAttended",
     "ScanAttention",
     "ScanContributions",
+    "ScanFields",
+    "ScanOptions",
     "UnsupportedByBackend",
     "attention_pool",
     "attention_pool_weights",

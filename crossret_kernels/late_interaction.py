@@ -400,7 +400,9 @@ def _listed(pairs: Array, sides: tuple[Ragged, Ragged]) -> Pairs:
 
 def _options(direction: str, pooling: str, normalize: bool) -> MaxSimOptions:
     choose("direction", direction, tuple(DIRECTIONS))
-    return checked(MaxSimOptions, DIRECTIONS[direction], pooling, normalize)
+    return checked(
+        MaxSimOptions, None, {"direction": DIRECTIONS[direction], "pooling": pooling, "normalize": normalize}
+    )
 
 
 def _dimensions(features: Any) -> int | None:

@@ -31,7 +31,7 @@ LISTED_SIDES = tuple(Operand(operand.name, "Tensor[]") if operand.differentiable
 
 # What every backend's operation goes on with, ahead of its own options. Modes are places among the names that Python
 # has for them, as torch's stable ABI leaks every string it hands over.
-OPTIONS = "float? empty_score, bool reduced_float32, int direction, bool normalize"
+OPTIONS = "float? empty_score, bool reduced_float32"
 
 Implementations = Mapping[str, Callable[..., Tensor]]
 _IN_TORCH = ("torch", "reference")

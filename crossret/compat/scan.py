@@ -24,10 +24,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from crossret_kernels import scan_attend, scan_scores, triplet_loss
+from crossret_kernels import ScanOptions, scan_attend, scan_scores, triplet_loss
 from crossret_kernels.extending import Lengths, choose
 
-_SLOPE = 0.1  # of the LeakyReLU that the published code clips by
 _POOLINGS = {"LogSumExp": "lse", "Max": "max", "Sum": "sum", "Mean": "avg"}
 
 
@@ -61,14 +60,8 @@ def func_attention(query: Tensor, context: Tensor, opt: Any, smooth: float, eps:
             f"got {query.dtype} on {query.device} and {context.dtype} on {context.device}"
         )
     each = torch.arange(len(query), device=query.device)
-    made = scan_attend(
-        context,
-        query,
-        raw_feature_norm=opt.raw_feature_norm,
-        clip_slope=_SLOPE,
-        lambda_softmax=smooth,
-        pairs=torch.stack([each, each], 1),
-    )
+    options = ScanOptions(raw_feature_norm=opt.raw_feature_norm, lambda_softmax=smooth)
+    made = scan_attend(context, query, options=options, pairs=torch.stack([each, each], 1))
     return made.attended.to(query.dtype), made.weights.mT.to(query.dtype)
 
 
@@ -135,15 +128,11 @@ class ContrastiveLoss(nn.Module):
 def _score(direction: str, images: Tensor, captions: Tensor, lengths: Lengths, opt: Any) -> Tensor:
     choose("opt.agg_func", opt.agg_func, tuple(_POOLINGS))
     pooling = _POOLINGS[opt.agg_func]
-    return scan_scores(
-        images,
-        captions,
-        None,
-        lengths,
+    options = ScanOptions(
         direction=direction,
         raw_feature_norm=opt.raw_feature_norm,
-        clip_slope=_SLOPE,
         lambda_softmax=opt.lambda_softmax,
         pooling=pooling,
         lambda_lse=opt.lambda_lse if pooling == "lse" else 1.0,  # the only pooling that reads it
     )
+    return scan_scores(images, captions, None, lengths, options=options)

@@ -98,7 +98,7 @@ def infonce_loss(
             dense floating-point tensor, ids that are no integers, numbers that are none.
         UnsupportedByBackend: the backend of this name cannot serve the call.
     """
-    options = checked(InfoNceOptions, label_smoothing, reduction)
+    options = checked(InfoNceOptions, None, {"label_smoothing": label_smoothing, "reduction": reduction})
     check_shape(scores, positive_offset)
     ids = as_ids(image_ids, "image_ids", scores), as_ids(caption_ids, "caption_ids", scores)
     inputs = (scores, as_number(scale, "scale", scores), *ids)
@@ -134,7 +134,7 @@ def sigmoid_loss(
     Returns, Raises:
         As ``infonce_loss``. NaN makes the loss of its row NaN and, of gradients of scores, its own alone.
     """
-    options = checked(SigmoidOptions, reduction)
+    options = checked(SigmoidOptions, None, {"reduction": reduction})
     check_shape(scores, positive_offset)
     ids = as_ids(image_ids, "image_ids", scores), as_ids(caption_ids, "caption_ids", scores)
     inputs = (scores, as_number(scale, "scale", scores), as_number(bias, "bias", scores), *ids)

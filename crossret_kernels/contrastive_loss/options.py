@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ KEPT = 8  # numbers of every positive, float32, that kernels of InfoNCE keep for
 class InfoNceOptions(Coded):
     """What InfoNCE is made of besides scores, their scale and ids; ValueError or TypeError where a value is none."""
 
+    modes: ClassVar[Mapping[str, tuple[str, ...]]] = {"reduction": REDUCTIONS}
     label_smoothing: float
     reduction: str
 
@@ -26,18 +29,19 @@ class InfoNceOptions(Coded):
         if not 0 <= self.label_smoothing <= 1:
             raise ValueError(f"label_smoothing must lie in 0..1, not {self.label_smoothing!r}")
         choose("reduction", self.reduction, REDUCTIONS)
-        self.carry(self.label_smoothing, REDUCTIONS.index(self.reduction))
+        self.carry()
 
 
 @dataclass(frozen=True)
 class SigmoidOptions(Coded):
     """The same of the sigmoid loss."""
 
+    modes: ClassVar[Mapping[str, tuple[str, ...]]] = {"reduction": REDUCTIONS}
     reduction: str
 
     def __post_init__(self) -> None:
         choose("reduction", self.reduction, REDUCTIONS)
-        self.carry(REDUCTIONS.index(self.reduction))
+        self.carry()
 
 
 def as_number(value: Number, name: str, scores: Tensor) -> Tensor:

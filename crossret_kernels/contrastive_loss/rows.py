@@ -34,7 +34,7 @@ def infonce_row_loss(
     Raises:
         ValueError, TypeError: as ``crossret_kernels.infonce_loss``.
     """
-    options = checked(InfoNceOptions, label_smoothing, "none")
+    options = checked(InfoNceOptions, None, {"label_smoothing": label_smoothing, "reduction": "none"})
     check_shape(scores, positive_offset)
     images, captions = as_ids(image_ids, "image_ids", scores), as_ids(caption_ids, "caption_ids", scores)
     match = matches(scores, images, captions, positive_offset)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.padded.arithmetic import pool, power_of_two, safe_divide, safe_sqrt, scaled, vector_length
 
 EPS = 1e-8  # of the published code: added to norms after the square root, and the floor of the cosine's denominator
@@ -16,9 +16,7 @@ UNSHIFTED = 2.0**64  # λ₁ up to which λ₁ / norm is finite, and so are the 
 UNSHIFTED_HALF = 2.0**8  # likewise in float16, of all but the least norms
 
 
-def attention_logits(
-    similarities: Tensor, context_mask: Tensor, query_mask: Tensor, options: CrossAttentionOptions
-) -> Tensor:
+def attention_logits(similarities: Tensor, context_mask: Tensor, query_mask: Tensor, options: ScanOptions) -> Tensor:
     """λ₁·n of docs/kernels.md §1, steps 2–4 (SCAN Eq. 3), (…, C, Q), minus infinity at contexts that are padding.
 
     Less the largest of a query's where that could overflow: the softmax over contexts is the same. Similarities of
@@ -63,7 +61,7 @@ def relevances(products: Tensor, attended_norms: Tensor, queries: Tensor) -> Ten
 
 
 def score_with_attention(
-    weights: Tensor, relevance: Tensor, context_mask: Tensor, query_mask: Tensor, options: CrossAttentionOptions
+    weights: Tensor, relevance: Tensor, context_mask: Tensor, query_mask: Tensor, options: ScanOptions
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Scores (P,), weights (P, Q, C) and relevances (P, Q), zero at padding, from weights (P, C, Q) and relevances."""
     scores = pool(relevance, query_mask, options.pooling, options.lambda_lse)

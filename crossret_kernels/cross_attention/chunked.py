@@ -11,13 +11,13 @@ from crossret_kernels.cross_attention.attention import (
     score_with_attention,
     shown,
 )
-from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.padded.arithmetic import pool, safe_normalize, vector_length
 from crossret_kernels.padded.chunked import Attention, Block, chunked_pairs, chunked_scores
 
 
-def scan_scores_chunked(regions: Ragged, words: Ragged, pairs: Tensor | None, options: CrossAttentionOptions) -> Tensor:
+def scan_scores_chunked(regions: Ragged, words: Ragged, pairs: Tensor | None, options: ScanOptions) -> Tensor:
     """Scores chunk by chunk; of all pairs by the Gram form, without the attended vectors."""
 
     def score(block: Block) -> Tensor:
@@ -30,7 +30,7 @@ def scan_scores_chunked(regions: Ragged, words: Ragged, pairs: Tensor | None, op
 
 
 def scan_attend_chunked(
-    regions: Ragged, words: Ragged, pairs: Tensor, options: CrossAttentionOptions, attended: bool
+    regions: Ragged, words: Ragged, pairs: Tensor, options: ScanOptions, attended: bool
 ) -> tuple[Tensor, ...]:
     """Scores of pairs as `scan_scores_chunked` computes them, attended vectors where they are wanted, weights and
     relevances.
@@ -48,15 +48,13 @@ def scan_attend_chunked(
     return chunked_pairs(regions, words, pairs, score, safe_normalize if options.normalize else None)
 
 
-def scan_attention_chunked(
-    regions: Ragged, words: Ragged, pairs: Tensor, options: CrossAttentionOptions
-) -> tuple[Tensor, ...]:
+def scan_attention_chunked(regions: Ragged, words: Ragged, pairs: Tensor, options: ScanOptions) -> tuple[Tensor, ...]:
     """The same without attended vectors."""
     scores, _, *others = scan_attend_chunked(regions, words, pairs, options, False)
     return scores, *others
 
 
-def _weights(attention: Attention, options: CrossAttentionOptions) -> Tensor:
+def _weights(attention: Attention, options: ScanOptions) -> Tensor:
     """(…, C, Q)."""
     logits = attention_logits(attention.similarities, attention.context_mask, attention.query_mask, options)
     return torch.softmax(logits, -2)

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
-from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.cross_attention.options import ScanFields, ScanOptions
 from crossret_kernels.cross_attention.scan_attend import attend
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.sides import Features, Lengths
@@ -41,13 +42,7 @@ def scan_contributions(
     region_lengths: Lengths = None,
     word_lengths: Lengths = None,
     *,
-    direction: str = "t2i",
-    raw_feature_norm: str = "clipped_l2norm",
-    clip_slope: float = 0.1,
-    lambda_softmax: float = 9.0,
-    pooling: str = "avg",
-    lambda_lse: float = 6.0,
-    normalize: bool = False,
+    options: ScanOptions | None = None,
     region_mask: Array | None = None,
     word_mask: Array | None = None,
     empty_score: float | None = None,
@@ -55,6 +50,7 @@ def scan_contributions(
     candidates: Array | None = None,
     query: str | None = None,
     backend: str | None = None,
+    **fields: Unpack[ScanFields],
 ) -> ScanContributions:
     """Scores of `scan_attention` as sums over the attending side: how relevant each query is, and its share.
 
@@ -70,9 +66,7 @@ def scan_contributions(
     Arguments and errors are those of `scan_attention`. A pair of an empty item has no contributions: they are 0 there,
     whatever `empty_score` is.
     """
-    options = checked(
-        CrossAttentionOptions, direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize
-    )
+    options = checked(ScanOptions, options, fields)
     sides = regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score
     with torch.no_grad():
         scores, _, weights, relevances = attend("scan_contributions", sides, options, pairs, candidates, query, backend)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from torch import Tensor
+from typing_extensions import Unpack
 
 from crossret_kernels.cross_attention.chunked import scan_scores_chunked
 from crossret_kernels.cross_attention.factors import check_factors
-from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.cross_attention.options import ScanFields, ScanOptions
 from crossret_kernels.cross_attention.reference import scan_scores_reference
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.pairs import ATTENDING, Pairs, as_pairs, shape_scores
@@ -18,9 +19,7 @@ from crossret_kernels.inputs.tensors import Array, autocasts
 from crossret_kernels.operations import Kernels, Operand, define, needs_gradient
 from crossret_kernels.two_sides import LISTED_SIDES, OPTIONS, PLAIN_SIDES, SIDES, scores_like, serve
 
-ATTENTION_OPTIONS = (
-    f"{OPTIONS}, int raw_feature_norm, float clip_slope, float lambda_softmax, int pooling, float lambda_lse"
-)
+ATTENTION_OPTIONS = f"{OPTIONS}, {ScanOptions.schema}"
 
 
 def _triton() -> Kernels:
@@ -59,13 +58,7 @@ def scan_scores(
     region_lengths: Lengths = None,
     word_lengths: Lengths = None,
     *,
-    direction: str = "t2i",
-    raw_feature_norm: str = "clipped_l2norm",
-    clip_slope: float = 0.1,
-    lambda_softmax: float = 9.0,
-    pooling: str = "avg",
-    lambda_lse: float = 6.0,
-    normalize: bool = False,
+    options: ScanOptions | None = None,
     region_mask: Array | None = None,
     word_mask: Array | None = None,
     empty_score: float | None = None,
@@ -74,6 +67,7 @@ def scan_scores(
     query: str | None = None,
     factors: Array | None = None,
     backend: str | None = None,
+    **fields: Unpack[ScanFields],
 ) -> Tensor:
     """Stacked cross attention scores of images and captions (SCAN, Lee et al. 2018, Eqs. 1–8).
 
@@ -89,14 +83,8 @@ def scan_scores(
         word_mask: the same for captions, (n_captions, W).
         empty_score: what a pair scores of which an item has no rows (length 0, a mask without True, equal offsets, a
             (0, D) tensor of a list), without a gradient to anything; may be infinite. None: an empty item is an error.
-        direction: "t2i": words attend to regions (Text-Image); "i2t": regions attend to words (Image-Text).
-        raw_feature_norm: similarities' normalisation along the attending side: "softmax", "l2norm", "clipped_l2norm",
-            "l1norm", "clipped_l1norm", "clipped" or "no_norm".
-        clip_slope: slope of the leaky clip below zero in the clipped modes; 0 is the paper's [s]₊, 0.1 its code.
-        lambda_softmax: inverse temperature λ₁ of the attention (Eq. 3).
-        pooling: of the relevances over the attending side: "lse" (Eqs. 5, 7), "avg" (Eqs. 6, 8), "sum" or "max".
-        lambda_lse: λ₂ of "lse", above 0.
-        normalize: whether to divide every region and word by its L2 norm first (Eq. 1); zero vectors stay zero.
+        options: how pairs are scored; None: the defaults of `ScanOptions`, which documents its fields.
+        **fields: fields of `ScanOptions`, as ``direction="i2t"``, in place of those of `options`.
         pairs: (P, 2) integers (image, caption): only these pairs are scored.
         candidates: (n_queries, K) integers: each item of one side against K items of the other, as `scan_topk` finds
             them. Where a gradient is required, a list of all their pairs is kept for it, 16 bytes each, as of `pairs`
@@ -133,14 +121,12 @@ def scan_scores(
     number either, unless it is to be normalised. Where a norm is exactly zero (zero vectors, a
     similarity row wholly clipped away) the quotient is zero and so is its gradient.
     """
-    options = checked(
-        CrossAttentionOptions, direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize
-    )
+    options = checked(ScanOptions, options, fields)
     images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
-    selected = as_pairs(pairs, candidates, query, ATTENDING[direction], images, captions)
+    selected = as_pairs(pairs, candidates, query, ATTENDING[options.direction], images, captions)
     table = SCORES
     if factors is not None:
-        kept = check_factors(factors, images if direction == "t2i" else captions)
+        kept = check_factors(factors, images if options.direction == "t2i" else captions)
         if needs_gradient((images.values, captions.values)):
             raise ValueError("factors serve scores without gradients, and the features require them")
         if not autocasts("cpu"):
@@ -154,7 +140,7 @@ def score_sides(
     images: Ragged,
     captions: Ragged,
     selected: Pairs | None,
-    options: CrossAttentionOptions,
+    options: ScanOptions,
     empty_score: float | None,
     backend: str | None,
 ) -> Tensor:

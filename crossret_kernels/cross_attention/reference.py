@@ -11,21 +11,19 @@ from crossret_kernels.cross_attention.attention import (
     score_with_attention,
     shown,
 )
-from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.padded.arithmetic import pool, safe_normalize, vector_length
 
 
-def scan_scores_reference(
-    regions: Ragged, words: Ragged, pairs: Tensor | None, options: CrossAttentionOptions
-) -> Tensor:
+def scan_scores_reference(regions: Ragged, words: Ragged, pairs: Tensor | None, options: ScanOptions) -> Tensor:
     """Scores with the attended vectors built, at the inputs' precision: the oracle when the inputs are float64."""
     _, _, relevance, _, query_mask = _attend(regions, words, pairs, options)
     return pool(relevance, query_mask.expand(relevance.shape), options.pooling, options.lambda_lse)
 
 
 def scan_attend_reference(
-    regions: Ragged, words: Ragged, pairs: Tensor, options: CrossAttentionOptions, attended: bool
+    regions: Ragged, words: Ragged, pairs: Tensor, options: ScanOptions, attended: bool
 ) -> tuple[Tensor, ...]:
     """Scores of pairs, attended vectors where they are wanted, weights and relevances, likewise."""
     vectors, weights, relevance, context_mask, query_mask = _attend(regions, words, pairs, options)
@@ -33,16 +31,14 @@ def scan_attend_reference(
     return scores, shown(vectors, query_mask, attended), *others
 
 
-def scan_attention_reference(
-    regions: Ragged, words: Ragged, pairs: Tensor, options: CrossAttentionOptions
-) -> tuple[Tensor, ...]:
+def scan_attention_reference(regions: Ragged, words: Ragged, pairs: Tensor, options: ScanOptions) -> tuple[Tensor, ...]:
     """The same without attended vectors."""
     scores, _, *others = scan_attend_reference(regions, words, pairs, options, False)
     return scores, *others
 
 
 def _attend(
-    regions: Ragged, words: Ragged, pairs: Tensor | None, options: CrossAttentionOptions
+    regions: Ragged, words: Ragged, pairs: Tensor | None, options: ScanOptions
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Attended vectors (…, Q, D), weights (…, C, Q), relevances (…, Q), masks of contexts (…, C) and queries (…, Q)."""
     (v, v_mask), (e, e_mask) = regions.padded(), words.padded()

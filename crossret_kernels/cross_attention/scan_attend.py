@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
+from typing_extensions import Unpack
 
 from crossret_kernels.backends import UnsupportedByBackend, select_backend
 from crossret_kernels.cross_attention.chunked import scan_attend_chunked
 from crossret_kernels.cross_attention.op import ATTENTION_OPTIONS
-from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.cross_attention.options import ScanFields, ScanOptions
 from crossret_kernels.cross_attention.reference import scan_attend_reference
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.pairs import ATTENDING, as_asked, as_pairs, in_slices, shape_scores
@@ -73,13 +74,7 @@ def scan_attend(
     region_lengths: Lengths = None,
     word_lengths: Lengths = None,
     *,
-    direction: str = "t2i",
-    raw_feature_norm: str = "clipped_l2norm",
-    clip_slope: float = 0.1,
-    lambda_softmax: float = 9.0,
-    pooling: str = "avg",
-    lambda_lse: float = 6.0,
-    normalize: bool = False,
+    options: ScanOptions | None = None,
     region_mask: Array | None = None,
     word_mask: Array | None = None,
     empty_score: float | None = None,
@@ -87,6 +82,7 @@ def scan_attend(
     candidates: Array | None = None,
     query: str | None = None,
     backend: str | None = None,
+    **fields: Unpack[ScanFields],
 ) -> ScanAttended:
     """What each query of listed pairs attends to, and by what weights: SCAN Eqs. 2–5, for scorers of your own.
 
@@ -104,15 +100,13 @@ def scan_attend(
         ValueError, TypeError, UnsupportedByBackend: as `scan_scores`; neither pairs nor candidates; packed or listed
             features inside torch.compile.
     """
-    options = checked(
-        CrossAttentionOptions, direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize
-    )
+    options = checked(ScanOptions, options, fields)
     sides = regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score
     return ScanAttended(*attend("scan_attend", sides, options, pairs, candidates, query, backend))
 
 
 def attend(
-    name: str, sides: Sequence[Any], options: CrossAttentionOptions, pairs: Array | None, candidates: Array | None,
+    name: str, sides: Sequence[Any], options: ScanOptions, pairs: Array | None, candidates: Array | None,
     query: str | None, backend: str | None,
 ) -> list[Tensor]:  # fmt: skip
     """The results of the function of this name, of sides as `as_sides` takes them; `scan_attend` alone has attended

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from torch import Tensor
+from typing_extensions import Unpack
 
-from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.cross_attention.options import ScanFields, ScanOptions
 from crossret_kernels.cross_attention.scan_attend import attend
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.sides import Features, Lengths
@@ -36,13 +37,7 @@ def scan_attention(
     region_lengths: Lengths = None,
     word_lengths: Lengths = None,
     *,
-    direction: str = "t2i",
-    raw_feature_norm: str = "clipped_l2norm",
-    clip_slope: float = 0.1,
-    lambda_softmax: float = 9.0,
-    pooling: str = "avg",
-    lambda_lse: float = 6.0,
-    normalize: bool = False,
+    options: ScanOptions | None = None,
     region_mask: Array | None = None,
     word_mask: Array | None = None,
     empty_score: float | None = None,
@@ -50,6 +45,7 @@ def scan_attention(
     candidates: Array | None = None,
     query: str | None = None,
     backend: str | None = None,
+    **fields: Unpack[ScanFields],
 ) -> ScanAttention:
     """The attention by which `scan_scores` scores pairs, for pictures and losses of your own: `scan_attend` without the
     attended vectors.
@@ -63,9 +59,7 @@ def scan_attention(
         ValueError, TypeError, UnsupportedByBackend: as `scan_scores`; neither pairs nor candidates; packed or listed
             features inside torch.compile.
     """
-    options = checked(
-        CrossAttentionOptions, direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize
-    )
+    options = checked(ScanOptions, options, fields)
     sides = regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score
     scores, _, *others = attend("scan_attention", sides, options, pairs, candidates, query, backend)
     return ScanAttention(scores, *others)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from torch import Tensor
+from typing_extensions import Unpack
 
 from crossret_kernels.cross_attention.op import scan_scores
+from crossret_kernels.cross_attention.options import ScanFields, ScanOptions
+from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.sides import Features, Lengths
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.topk.streamed import Progress, feature_topk
@@ -20,19 +23,14 @@ def scan_topk(
     *,
     k: int,
     query: str = "caption",
-    direction: str = "t2i",
-    raw_feature_norm: str = "clipped_l2norm",
-    clip_slope: float = 0.1,
-    lambda_softmax: float = 9.0,
-    pooling: str = "avg",
-    lambda_lse: float = 6.0,
-    normalize: bool = False,
+    options: ScanOptions | None = None,
     region_mask: Array | None = None,
     word_mask: Array | None = None,
     empty_score: float | None = None,
     factors: Array | None = None,
     backend: str | None = None,
     progress: Progress | None = None,
+    **fields: Unpack[ScanFields],
 ) -> tuple[Tensor, Tensor]:
     """For every caption the images that match it best by stacked cross attention, or for every image the captions.
 
@@ -47,9 +45,8 @@ def scan_topk(
             front to back; queries once for each block of it. Arrays go block by block to the other side's device.
         k: how many to retrieve, at least 1; the whole corpus where it has fewer.
         query: "caption": every caption retrieves images; "image": every image retrieves captions.
-        direction, raw_feature_norm, clip_slope, lambda_softmax, pooling, lambda_lse, normalize: as in `scan_scores`.
-        empty_score, factors, backend: as in `scan_scores`. A corpus that is asked again and again had better keep its
-            factors.
+        options, **fields, empty_score, factors, backend: as in `scan_scores`. A corpus that is asked again and again
+            had better keep its factors.
         progress: called with (items of the corpus scored so far, all of them) after each block of the corpus; what it
             raises ends the search.
 
@@ -62,20 +59,10 @@ def scan_topk(
         ValueError, TypeError, UnsupportedByBackend: as `scan_scores`, and where k, query or progress is none. All
             lengths are checked before anything is scored.
     """
-    score = partial(
-        scan_scores,
-        direction=direction,
-        raw_feature_norm=raw_feature_norm,
-        clip_slope=clip_slope,
-        lambda_softmax=lambda_softmax,
-        pooling=pooling,
-        lambda_lse=lambda_lse,
-        normalize=normalize,
-        empty_score=empty_score,
-        backend=backend,
-    )
+    options = checked(ScanOptions, options, fields)
+    score = partial(scan_scores, options=options, empty_score=empty_score, backend=backend)
     return feature_topk(
         score, regions, words, region_lengths, word_lengths, k=k, query=query, progress=progress,
         region_mask=region_mask, word_mask=word_mask, empty=empty_score is not None,
-        factors=(factors, None) if direction == "t2i" else (None, factors),
+        factors=(factors, None) if options.direction == "t2i" else (None, factors),
     )  # fmt: skip

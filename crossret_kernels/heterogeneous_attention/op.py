@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
 from crossret_kernels.backends import select_backend
 from crossret_kernels.cross_attention.chunked import scan_attention_chunked
@@ -14,8 +15,14 @@ from crossret_kernels.cross_attention.op import score_sides
 from crossret_kernels.heterogeneous_attention.chunked import heterogeneous_attention_chunked
 from crossret_kernels.heterogeneous_attention.fused import KERNELS
 from crossret_kernels.heterogeneous_attention.matching import first_valid
-from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions, check_layers
+from crossret_kernels.heterogeneous_attention.options import (
+    HeterogeneousFields,
+    HeterogeneousLayer,
+    HeterogeneousOptions,
+    check_layers,
+)
 from crossret_kernels.heterogeneous_attention.reference import heterogeneous_attention_reference
+from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.pairs import ATTENDING, as_asked, as_pairs, shape_scores
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_traceable
@@ -30,14 +37,7 @@ def heterogeneous_scores(
     word_lengths: Lengths = None,
     *,
     layers: Sequence[HeterogeneousLayer],
-    heads: int = 4,
-    lambda_attention: float = 1.0,
-    matching: str = "local",
-    direction: str = "t2i",
-    lambda_softmax: float = 9.0,
-    pooling: str = "avg",
-    lambda_lse: float = 6.0,
-    normalize: bool = True,
+    options: HeterogeneousOptions | None = None,
     region_mask: Array | None = None,
     word_mask: Array | None = None,
     empty_score: float | None = None,
@@ -45,6 +45,7 @@ def heterogeneous_scores(
     candidates: Array | None = None,
     query: str | None = None,
     backend: str | None = None,
+    **fields: Unpack[HeterogeneousFields],
 ) -> Tensor:
     """Scores of images and captions after layers of attention over both together (HAN, Yu et al. 2021, §3.2–3.3).
 
@@ -56,17 +57,8 @@ def heterogeneous_scores(
         regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score: as `scan_scores` takes them.
         layers: parameters of the layers, the first of which is the lowest; none for the matching alone. On the
             features' device; float64 with float64 features, else any narrower floating point.
-        heads: of each layer; they split D.
-        lambda_attention: β of the layers' softmax, which multiplies q·k as it is: there is no 1/√D beside it.
-        matching: "local": each row of the attending side is matched with what it attends to, as `scan_scores` does it
-            with raw_feature_norm="no_norm" and normalize=True (§3.3). "global": the score is the cosine of the pair's
-            first region with its first word, where the caller has put SEP and CLS (§4.3); what follows here is not
-            used then.
-        direction: of the local matching: "t2i": words attend to regions (HAN's); "i2t": regions attend to words.
-        lambda_softmax: β of the local matching's softmax over cosines.
-        pooling: of the relevances over the attending side: "avg" (Eq. 1), "lse", "sum" or "max".
-        lambda_lse: λ of "lse", above 0.
-        normalize: whether to divide every region and word by its L2 norm ahead of the layers; zero vectors stay zero.
+        options: how pairs are scored; None: the defaults of `HeterogeneousOptions`, which documents its fields.
+        **fields: fields of `HeterogeneousOptions`, as ``heads=8``, in place of those of `options`.
         pairs: (P, 2) integers (image, caption): only these pairs are scored.
         candidates: (n_queries, K) integers: each item of one side against K items of the other. A list of all their
             pairs is made, 16 bytes each.
@@ -97,9 +89,7 @@ def heterogeneous_scores(
     Inside torch.compile, under torch.func and for second derivatives all pairs are taken as listed ones are, whose
     second derivatives "torch" alone has.
     """
-    options = HeterogeneousOptions(
-        heads, lambda_attention, matching, direction, lambda_softmax, pooling, lambda_lse, normalize
-    )
+    options = checked(HeterogeneousOptions, options, fields)
     given = (regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
     return attend(given, layers, options, (pairs, candidates, query), backend, weights=False)[0]
 

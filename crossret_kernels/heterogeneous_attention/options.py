@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from typing_extensions import TypedDict
 
-from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.inputs.operands import check_operand
 from crossret_kernels.inputs.options import check_flag, choose, keep_numbers
 
@@ -40,12 +41,8 @@ class HeterogeneousLayer(NamedTuple):
         return HeterogeneousLayer(*(parameter.to(dtype) for parameter in self))
 
 
-@dataclass(frozen=True)
-class HeterogeneousOptions:
-    """One way to score a pair; `heterogeneous_scores` documents the fields.
-
-    Raises ValueError where one is out of range, TypeError where one is no number or no flag.
-    """
+class HeterogeneousFields(TypedDict, total=False):
+    """The fields of `HeterogeneousOptions`, which documents them, as keywords of functions."""
 
     heads: int
     lambda_attention: float
@@ -55,6 +52,39 @@ class HeterogeneousOptions:
     pooling: str
     lambda_lse: float
     normalize: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeterogeneousOptions:
+    """How `heterogeneous_scores` and `heterogeneous_attention_weights` score a pair.
+
+    These functions take one as `options`, and its fields as keywords, which come before those of `options`.
+
+    Attributes:
+        heads: of each layer; they split D.
+        lambda_attention: β of the layers' softmax, which multiplies q·k as it is: there is no 1/√D beside it.
+        matching: "local": each row of the attending side is matched with what it attends to, as `scan_scores` does it
+            with raw_feature_norm="no_norm" and normalize=True (§3.3). "global": the score is the cosine of the pair's
+            first region with its first word, where the caller has put SEP and CLS (§4.3); direction, lambda_softmax,
+            pooling and lambda_lse are not used then.
+        direction: of the local matching: "t2i": words attend to regions (HAN's); "i2t": regions attend to words.
+        lambda_softmax: β of the local matching's softmax over cosines.
+        pooling: of the relevances over the attending side: "avg" (Eq. 1), "lse", "sum" or "max".
+        lambda_lse: λ of "lse", above 0.
+        normalize: whether to divide every region and word by its L2 norm ahead of the layers; zero vectors stay zero.
+
+    Raises:
+        ValueError: a field is out of range. TypeError: one is no number or no flag. Both name it.
+    """
+
+    heads: int = 4
+    lambda_attention: float = 1.0
+    matching: str = "local"
+    direction: str = "t2i"
+    lambda_softmax: float = 9.0
+    pooling: str = "avg"
+    lambda_lse: float = 6.0
+    normalize: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.heads, int) or isinstance(self.heads, bool):
@@ -67,11 +97,12 @@ class HeterogeneousOptions:
         _ = self.local  # checks what it is made of
 
     @property
-    def local(self) -> CrossAttentionOptions:
+    def local(self) -> ScanOptions:
         """The local matching step (HAN §3.3): SCAN's, of cosines without a norm."""
-        return CrossAttentionOptions(
-            self.direction, "no_norm", 0.0, self.lambda_softmax, self.pooling, self.lambda_lse, normalize=True
-        )
+        return ScanOptions(
+            direction=self.direction, normalize=True, raw_feature_norm="no_norm", lambda_softmax=self.lambda_softmax,
+            pooling=self.pooling, lambda_lse=self.lambda_lse,
+        )  # fmt: skip
 
 
 def check_layers(layers: object, features: Tensor, heads: int) -> tuple[HeterogeneousLayer, ...]:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from typing_extensions import Unpack
+
 from crossret_kernels.cross_attention.scan_attention import ScanAttention
 from crossret_kernels.heterogeneous_attention.op import attend
-from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
+from crossret_kernels.heterogeneous_attention.options import (
+    HeterogeneousFields,
+    HeterogeneousLayer,
+    HeterogeneousOptions,
+)
+from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.sides import Features, Lengths
 from crossret_kernels.inputs.tensors import Array
 
@@ -18,13 +25,7 @@ def heterogeneous_attention_weights(
     word_lengths: Lengths = None,
     *,
     layers: Sequence[HeterogeneousLayer],
-    heads: int = 4,
-    lambda_attention: float = 1.0,
-    direction: str = "t2i",
-    lambda_softmax: float = 9.0,
-    pooling: str = "avg",
-    lambda_lse: float = 6.0,
-    normalize: bool = True,
+    options: HeterogeneousOptions | None = None,
     region_mask: Array | None = None,
     word_mask: Array | None = None,
     empty_score: float | None = None,
@@ -32,6 +33,7 @@ def heterogeneous_attention_weights(
     candidates: Array | None = None,
     query: str | None = None,
     backend: str | None = None,
+    **fields: Unpack[HeterogeneousFields],
 ) -> ScanAttention:
     """The attention by which `heterogeneous_scores` with matching="local" scores pairs, as `scan_attention` returns it.
 
@@ -42,8 +44,8 @@ def heterogeneous_attention_weights(
         raise ValueError(
             "heterogeneous_attention_weights takes pairs or candidates: the weights of all pairs are not kept"
         )
-    options = HeterogeneousOptions(
-        heads, lambda_attention, "local", direction, lambda_softmax, pooling, lambda_lse, normalize
-    )
+    options = checked(HeterogeneousOptions, options, fields)
+    if options.matching != "local":
+        raise ValueError(f"heterogeneous_attention_weights has matching 'local' alone, not {options.matching!r}")
     given = (regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
     return ScanAttention(*attend(given, layers, options, (pairs, candidates, query), backend, weights=True))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch.compiler import is_compiling
@@ -19,15 +20,22 @@ Options = TypeVar("Options")
 
 
 class Coded:
-    """Options that carry themselves as operations in csrc take them.
+    """Options that carry themselves as operations in csrc take them: a dataclass whose fields are in that order.
 
     Attributes:
-        codes: what operations take.
+        schema: the arguments of operations.
+        modes: all names that a field may have, by the field; an operation takes the place of one among them.
+        codes: the arguments' values.
     """
 
-    codes: tuple[Any, ...]  # names as their places among all; no field of theirs
+    schema: ClassVar[str]
+    modes: ClassVar[Mapping[str, tuple[str, ...]]]
+    codes: tuple[Any, ...]  # no field of theirs
 
-    def carry(self, *codes: Any) -> None:
+    def carry(self) -> None:
+        """Keeps the codes of the fields, once they are checked."""
+        modes = self.modes
+        codes = tuple(modes[name].index(value) if name in modes else value for name, value in vars(self).items())
         object.__setattr__(self, "codes", codes)  # they are frozen
 
 
@@ -37,22 +45,35 @@ class Directed(Coded):
     direction: str
 
 
-def checked(kind: Callable[..., Options], *values: Any) -> Options:
-    """`kind` of these values: immutable options, whose checks cost as much as a small score and so run once."""
-    if is_compiling():  # which does not know caches
-        return kind(*values)
-    try:
-        options: Options = _kept(kind, *values)
-    except TypeError:  # a value that is no key, or that the checks refuse: they tell, and of no other error
-        pass
-    else:
-        return options
-    return kind(*values)
+def checked(kind: type[Options], options: Options | None, fields: Mapping[str, Any]) -> Options:
+    """`options`, by default those of `kind`, with these fields in place of theirs.
+
+    They are immutable, and their checks, which cost as much as a small score, run once.
+
+    Raises TypeError where `options` are of another kind, which has no such field, or as the checks do.
+    """
+    if options is not None:
+        if not isinstance(options, kind):
+            raise TypeError(f"options must be {kind.__name__}, not {type(options).__name__}")
+        if not fields:
+            return options
+    made: Options
+    if not is_compiling():  # which does not know caches
+        try:
+            made = _kept(kind, options, **fields)
+        except TypeError:  # a value that is no key, or that the checks refuse: they tell, and of no other error
+            pass
+        else:
+            return made
+    made = _made(kind, options, **fields)
+    return made
 
 
-@lru_cache(typed=True)  # 1 is no flag, and equals True
-def _kept(kind: Callable[..., Any], *values: Any) -> Any:
-    return kind(*values)
+def _made(kind: Any, options: Any, /, **fields: Any) -> Any:
+    return kind(**fields) if options is None else replace(options, **fields)
+
+
+_kept: Callable[..., Any] = lru_cache(typed=True)(_made)  # 1 is no flag, and equals True
 
 
 def choose(name: str, value: str, allowed: tuple[str, ...]) -> None:

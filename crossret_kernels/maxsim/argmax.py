@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from torch import Tensor
+from typing_extensions import Unpack
 
 from crossret_kernels.backends import select_backend
 from crossret_kernels.inputs.options import checked
@@ -12,7 +13,7 @@ from crossret_kernels.inputs.pairs import ATTENDING, as_pairs, in_slices, shape_
 from crossret_kernels.inputs.sides import Features, Lengths, as_sides, most_rows
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.maxsim.op import ARGMAX, SCORES_AND_ARGMAX, score_sides
-from crossret_kernels.maxsim.options import MaxSimOptions
+from crossret_kernels.maxsim.options import MaxSimFields, MaxSimOptions
 from crossret_kernels.operations import needs_gradient
 from crossret_kernels.torch_internals import reduced_float32, transformed
 from crossret_kernels.two_sides import serve
@@ -39,9 +40,7 @@ def maxsim_argmax(
     region_lengths: Lengths = None,
     word_lengths: Lengths = None,
     *,
-    direction: str = "t2i",
-    pooling: str = "sum",
-    normalize: bool = False,
+    options: MaxSimOptions | None = None,
     region_mask: Array | None = None,
     word_mask: Array | None = None,
     empty_score: float | None = None,
@@ -49,17 +48,18 @@ def maxsim_argmax(
     candidates: Array | None = None,
     query: str | None = None,
     backend: str | None = None,
+    **fields: Unpack[MaxSimFields],
 ) -> MaxSimArgmax:
     """`maxsim_scores`, and which context each query takes.
 
     "cpu" finds both in one pass over the pairs, but where gradients are required or torch.func transforms it; elsewhere
     contexts take a second one. Arguments and errors are those of `maxsim_scores`. "cpu" joins lists, a copy.
     """
-    options = checked(MaxSimOptions, direction, pooling, normalize)
+    options = checked(MaxSimOptions, options, fields)
     images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
-    selected = as_pairs(pairs, candidates, query, ATTENDING[direction], images, captions)
-    width = most_rows(words if direction == "t2i" else regions)
-    queries = captions if direction == "t2i" else images
+    selected = as_pairs(pairs, candidates, query, ATTENDING[options.direction], images, captions)
+    width = most_rows(words if options.direction == "t2i" else regions)
+    queries = captions if options.direction == "t2i" else images
     values = images.values, captions.values
     if select_backend(backend, values[0].device, values[0].dtype) == "cpu" and not (
         transformed() or needs_gradient(values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch import Tensor
+from typing_extensions import Unpack
 
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.pairs import ATTENDING, Pairs, as_pairs, shape_scores
@@ -10,7 +11,7 @@ from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import Features, Lengths, as_sides
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.maxsim.chunked import maxsim_argmax_chunked, maxsim_scores_chunked
-from crossret_kernels.maxsim.options import MaxSimOptions
+from crossret_kernels.maxsim.options import MaxSimFields, MaxSimOptions
 from crossret_kernels.maxsim.reference import maxsim_argmax_reference, maxsim_scores_reference
 from crossret_kernels.operations import Kernels, define
 from crossret_kernels.two_sides import (
@@ -24,7 +25,7 @@ from crossret_kernels.two_sides import (
     serve,
 )
 
-MAXSIM_OPTIONS = f"{OPTIONS}, int pooling"
+MAXSIM_OPTIONS = f"{OPTIONS}, {MaxSimOptions.schema}"
 
 
 def _triton() -> Kernels:
@@ -70,9 +71,7 @@ def maxsim_scores(
     region_lengths: Lengths = None,
     word_lengths: Lengths = None,
     *,
-    direction: str = "t2i",
-    pooling: str = "sum",
-    normalize: bool = False,
+    options: MaxSimOptions | None = None,
     region_mask: Array | None = None,
     word_mask: Array | None = None,
     empty_score: float | None = None,
@@ -80,30 +79,16 @@ def maxsim_scores(
     candidates: Array | None = None,
     query: str | None = None,
     backend: str | None = None,
+    **fields: Unpack[MaxSimFields],
 ) -> Tensor:
     """Sum-Max scores of images and captions: SCAN Eqs. 9 and 10; MaxSim of ColBERT and ColPali.
 
     Args:
-        regions: region features of the images: padded (n_images, R, D); or packed ``(values (rows, D), cu_seqlens
-            (n_images + 1,))``; or a list of (R_i, D) tensors. float32, bfloat16, float16 or float64. For late
-            interaction: the tokens of the documents.
-        words: word features of the captions, in any of the same three layouts; same D, dtype and device. For late
-            interaction: the tokens of the queries.
-        region_lengths: valid regions of each padded image, (n_images,) integers; None when all are. What lies behind
-            them is never read.
-        word_lengths: the same for captions.
-        region_mask: in place of region_lengths, (n_images, R) bool on the features' device, True where a padded image
-            has a region, anywhere: it scores as these regions packed. What lies elsewhere is never read.
-        word_mask: the same for captions, (n_captions, W).
-        empty_score: what a pair scores of which an item has no rows (length 0, a mask without True, equal offsets, a
-            (0, D) tensor of a list), without a gradient to anything; may be infinite. None: an empty item is an error.
-        direction: "t2i": every word takes its best region (Eq. 9); "i2t": every region its best word (Eq. 10).
-        pooling: of those maxima: "sum", "avg" or "max".
-        normalize: whether to divide every region and word by its L2 norm first; zero vectors stay zero.
-        pairs: (P, 2) integers (image, caption): only these pairs are scored.
-        candidates: (n_queries, K) integers: each item of one side against K items of the other, as `maxsim_topk` finds
-            them. Where a gradient is required, a list of all their pairs is kept for it, 16 bytes each, as of `pairs`
-            that are not int64; else "cpu" and "triton" never hold more than 2 MiB of it.
+        regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score: as `scan_scores` takes them.
+            For late interaction, regions are the tokens of the documents and words those of the queries.
+        options: how pairs are scored; None: the defaults of `MaxSimOptions`, which documents its fields.
+        **fields: fields of `MaxSimOptions`, as ``direction="i2t"``, in place of those of `options`.
+        pairs, candidates: as `scan_scores` takes them; `maxsim_topk` finds candidates.
         query: whose candidates they are: "caption" or "image"; None: the maximising side's (captions' for t2i, images'
             for i2t).
         backend: "cpu", "triton", "torch", "reference"; None takes what CROSSRET_BACKEND prefers where it serves the
@@ -114,23 +99,13 @@ def maxsim_scores(
         float64 features. Differentiable in regions and words; of equal maxima the first gets the gradient.
 
     Raises:
-        ValueError: shapes, lengths, indices or options out of range; the message names the argument and the place.
-        TypeError: features that are no floating-point tensors, lengths or indices that are no integers, mixed dtypes,
-            arrays whose memory a tensor cannot share.
-        UnsupportedByBackend: the backend of this name cannot serve the call.
+        ValueError, TypeError, UnsupportedByBackend: as `scan_scores`.
 
-    NumPy arrays serve wherever tensors do and are not copied: float16, float32 or float64 features, bool masks,
-    integers.
-    "cpu", "torch" and "reference" score lists where they lie; where a gradient is required of any feature, under
-    autocast, torch.func or torch.compile "cpu" joins them first, a copy, and so does "triton" always.
-    float32 features are multiplied in float32 unless ``torch.set_float32_matmul_precision``, or its successor
-    ``torch.backends.mkldnn.matmul.fp32_precision``, allows less: "cpu" may then multiply them as three bfloat16
-    products of split halves, where the processor has AMX. Of each similarity Σ a·b these lose no more than
-    2⁻¹⁵ Σ |a||b|, besides the rounding of float32 sums.
+    NumPy arrays, lists, copies of them and the precision of products are `scan_scores`' too.
     """
-    options = checked(MaxSimOptions, direction, pooling, normalize)
+    options = checked(MaxSimOptions, options, fields)
     images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
-    selected = as_pairs(pairs, candidates, query, ATTENDING[direction], images, captions)
+    selected = as_pairs(pairs, candidates, query, ATTENDING[options.direction], images, captions)
     return shape_scores(score_sides(images, captions, selected, options, empty_score, backend), candidates)
 
 

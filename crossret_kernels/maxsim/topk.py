@@ -5,10 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 from torch import Tensor
+from typing_extensions import Unpack
 
+from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.sides import Features, Lengths
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.maxsim.op import maxsim_scores
+from crossret_kernels.maxsim.options import MaxSimFields, MaxSimOptions
 from crossret_kernels.topk.streamed import Progress, feature_topk
 
 
@@ -20,14 +23,13 @@ def maxsim_topk(
     *,
     k: int,
     query: str = "caption",
-    direction: str = "t2i",
-    pooling: str = "sum",
-    normalize: bool = False,
+    options: MaxSimOptions | None = None,
     region_mask: Array | None = None,
     word_mask: Array | None = None,
     empty_score: float | None = None,
     backend: str | None = None,
     progress: Progress | None = None,
+    **fields: Unpack[MaxSimFields],
 ) -> tuple[Tensor, Tensor]:
     """For every caption the images that match it best by Sum-Max, or for every image the captions.
 
@@ -43,7 +45,7 @@ def maxsim_topk(
             For late interaction, regions are the documents' tokens and words the queries', and captions retrieve.
         k: how many to retrieve, at least 1; the whole corpus where it has fewer.
         query: "caption": every caption retrieves images; "image": every image retrieves captions.
-        direction, pooling, normalize, empty_score, backend: as in `maxsim_scores`.
+        options, **fields, empty_score, backend: as in `maxsim_scores`.
         progress: called with (items of the corpus scored so far, all of them) after each block of the corpus; what it
             raises ends the search.
 
@@ -56,14 +58,8 @@ def maxsim_topk(
         ValueError, TypeError, UnsupportedByBackend: as `maxsim_scores`, and where k, query or progress is none. All
             lengths are checked before anything is scored.
     """
-    score = partial(
-        maxsim_scores,
-        direction=direction,
-        pooling=pooling,
-        normalize=normalize,
-        empty_score=empty_score,
-        backend=backend,
-    )
+    options = checked(MaxSimOptions, options, fields)
+    score = partial(maxsim_scores, options=options, empty_score=empty_score, backend=backend)
     return feature_topk(
         score, regions, words, region_lengths, word_lengths, k=k, query=query, progress=progress,
         region_mask=region_mask, word_mask=word_mask, empty=empty_score is not None,

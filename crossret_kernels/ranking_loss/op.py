@@ -85,7 +85,7 @@ def triplet_loss(
             dense floating-point tensor, ids that are no integers, numbers that are none.
         UnsupportedByBackend: the backend of this name cannot serve the call.
     """
-    options = checked(LossOptions, margin, negatives, p, reduction)
+    options = checked(LossOptions, None, {"margin": margin, "negatives": negatives, "p": p, "reduction": reduction})
     check_shape(scores, positive_offset)
     images, captions = as_ids(image_ids, "image_ids", scores), as_ids(caption_ids, "caption_ids", scores)
     chosen = select_backend(backend, scores.device, scores.dtype, why_no_kernels(scores), KERNELS)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from crossret_kernels.inputs.options import Coded, choose, keep_numbers
 from crossret_kernels.inputs.score_matrix import REDUCTIONS
@@ -14,15 +16,16 @@ NEGATIVES = ("hardest", "sum", "softmax")
 class LossOptions(Coded):
     """What a loss is made of besides scores and ids; ValueError or TypeError where a value is none."""
 
+    modes: ClassVar[Mapping[str, tuple[str, ...]]] = {"negatives": NEGATIVES, "reduction": REDUCTIONS}
     margin: float
     negatives: str
     p: float
     reduction: str
 
     def __post_init__(self) -> None:
-        choose("negatives", self.negatives, NEGATIVES)
-        choose("reduction", self.reduction, REDUCTIONS)
+        for name, allowed in self.modes.items():
+            choose(name, getattr(self, name), allowed)
         keep_numbers(self, "margin", "p")
         if self.p < 1:
             raise ValueError(f"p must be at least 1, not {self.p!r}")
-        self.carry(self.margin, NEGATIVES.index(self.negatives), self.p, REDUCTIONS.index(self.reduction))
+        self.carry()

@@ -35,7 +35,7 @@ def triplet_row_loss(
     Raises:
         ValueError, TypeError: as ``crossret_kernels.triplet_loss``.
     """
-    options = checked(LossOptions, margin, negatives, p, "none")
+    options = checked(LossOptions, None, {"margin": margin, "negatives": negatives, "p": p, "reduction": "none"})
     check_shape(scores, positive_offset)
     images, captions = as_ids(image_ids, "image_ids", scores), as_ids(caption_ids, "caption_ids", scores)
     exact = in_float32(scores)

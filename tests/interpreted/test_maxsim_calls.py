@@ -84,7 +84,10 @@ class TestCalls(Calls):
             getattr(torch.ops.crossret, f"maxsim_{name}").default
             for name in (f"scores_{backend}", f"argmax_{backend}", f"scores_{backend}_backward")
         )
-        codes = False, *MaxSimOptions(direction, "avg", True).codes  # of float32 that is multiplied as it is
+        codes = (
+            False,
+            *MaxSimOptions(direction=direction, pooling="avg", normalize=True).codes,
+        )  # of float32 that is multiplied as it is
         torch.library.opcheck(scores, (*arguments, *codes))
         torch.library.opcheck(argmax, (*arguments, *codes, 9))
         grads = randn(4, seed=2) if pairs else randn(3, 2, seed=2)

@@ -14,12 +14,13 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from crossret_kernels.backends import NATIVE_MISSING
-from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.maxsim.options import MaxSimOptions
 from tests.kernels.tolerance import ISAS
 
@@ -28,13 +29,14 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 DIMS = (1, 3, 17, 33, 100, 259)
 REGION_LENGTHS, WORD_LENGTHS = (5, 1, 13), (3, 7, 1, 17)
 PADDING = 3  # rows behind the last item
-OPTIONS = [
-    *(("scan_scores", (direction, norm, 0.1, 9.0, pooling, 6.0))
+OPTIONS: list[tuple[str, dict[str, str]]] = [
+    *(("scan_scores", {"direction": direction, "raw_feature_norm": norm, "pooling": pooling})
       for direction in ("t2i", "i2t")
       for norm, pooling in (("clipped_l2norm", "lse"), ("l1norm", "avg"), ("softmax", "max"), ("no_norm", "sum"))),
-    *(("maxsim_scores", (direction, pooling)) for direction in ("t2i", "i2t") for pooling in ("sum", "max")),
+    *(("maxsim_scores", {"direction": direction, "pooling": pooling})
+      for direction in ("t2i", "i2t") for pooling in ("sum", "max")),
 ]  # fmt: skip
-KINDS = {"scan_scores": CrossAttentionOptions, "maxsim_scores": MaxSimOptions}
+KINDS: dict[str, Any] = {"scan_scores": ScanOptions, "maxsim_scores": MaxSimOptions}
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
@@ -115,7 +117,7 @@ def compare(placement: str, normalize: bool, dim: int, dtype: torch.dtype, pairs
         for (name, options), isa in itertools.product(OPTIONS, ISAS):
             torch.ops.crossret.select_cpu_isa(isa)
             forward, backward = (getattr(torch.ops.crossret, name + suffix) for suffix in ("", "_backward"))
-            others = (None, False, *KINDS[name](*options, normalize).codes)
+            others = (None, False, *KINDS[name](**options, normalize=normalize).codes)
             saves = (True,) if name == "maxsim_scores" else ()  # the best contexts, for gradients
             found, expected = (forward(*given, *others, *saves) for given in (fenced, plain))
             kept, expected_kept = (made[1:] if saves else () for made in (found, expected))
@@ -125,7 +127,7 @@ def compare(placement: str, normalize: bool, dim: int, dtype: torch.dtype, pairs
             assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
             agreed += 2
             if name == "scan_scores" and pairs is not None:
-                places = (18, 13) if options[0] == "t2i" else (13, 18)
+                places = (18, 13) if options["direction"] == "t2i" else (13, 18)
                 shapes = (len(pairs),), (len(pairs), places[0], dim), (len(pairs), *places), (len(pairs), places[0])
                 given = [torch.randn(shape, generator=torch.Generator().manual_seed(3)) for shape in shapes]
                 attend, gradients = torch.ops.crossret.scan_attend, torch.ops.crossret.scan_attend_backward

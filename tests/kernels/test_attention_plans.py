@@ -13,7 +13,7 @@ from crossret_kernels.backends import INTERPRETED, UnsupportedByBackend
 
 pytest.importorskip("triton")
 
-from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.cross_attention.triton import backward, chunks, feature_gradients, forward
 from crossret_kernels.cross_attention.triton.call import Call
 from crossret_kernels.cross_attention.triton.chunks import Layout, Plan, listed, whole_of
@@ -37,7 +37,7 @@ def call_of(
     **options: Any,
 ) -> Call:  # fmt: skip
     words = WORDS.to(regions.dtype) if words is None else words
-    codes = CrossAttentionOptions(**OPTIONS | options).codes
+    codes = ScanOptions(**OPTIONS | options).codes
     sides = regions, None, lengths, None, words, None, None, None
     return Call(*sides, pairs, None, reduced_float32(on_gpu=True), *codes)
 

@@ -151,12 +151,12 @@ def test_a_backend_without_the_operation_refuses_and_is_passed_over(monkeypatch:
     ids=["scores", "argmax", "topk", "loss"],
 )
 def test_cuda_has_kernels_of_attention_alone(call: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = call(backend="cpu")
+    expected = call()
     unsupported = backends.unsupported_reason
     monkeypatch.setattr(
         backends, "unsupported_reason", lambda name, *of: None if name == "cuda" else unsupported(name, *of)
     )
-    with pytest.raises(UnsupportedByBackend, match="its kernels do not make this; those of 'cpu' and 'triton' do"):
+    with pytest.raises(UnsupportedByBackend, match=r"its kernels do not make this; those of .*'triton' do"):
         call(backend="cuda")
     monkeypatch.setenv("CROSSRET_BACKEND", "cuda")
     assert torch.equal(call(), expected)

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from crossret_kernels import maxsim_scores, scan_attention, scan_scores
 from crossret_kernels.cross_attention.attention import attention_logits
-from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.inputs.options import FLOAT32_MAX, FLOAT32_TINY
 from crossret_kernels.padded import chunked
 from crossret_kernels.padded.arithmetic import pool
@@ -51,7 +51,7 @@ def gradients(
 
 def logits(regions: Tensor, words: Tensor, options: dict[str, Any]) -> Tensor:
     """λ·n of all pairs in float64 (n_images, n_captions, C, Q)."""
-    checked = CrossAttentionOptions(**{**DEFAULTS, **options})
+    checked = ScanOptions(**{**DEFAULTS, **options})
     v, e = regions.double(), words.double()
     if checked.normalize:
         v, e = v / v.norm(dim=-1, keepdim=True), e / e.norm(dim=-1, keepdim=True)

@@ -22,7 +22,7 @@ def call_of(
     regions: Tensor, *integers: Tensor | None, empty_score: float | None = None, pairs: Tensor | None = None
 ) -> Call:
     arguments: tuple[Any, ...] = (regions, *(*integers, None, None, None)[:3], WORDS, None, None, None, pairs)
-    return Call.of((*arguments, empty_score, False, *MaxSimOptions("t2i", "sum", False).codes))
+    return Call.of((*arguments, empty_score, False, *MaxSimOptions().codes))
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ def test_a_batch_of_pairs_is_one_run_of_either_side_on_a_gpu(gradients: bool) ->
     """At the papers' sizes: what is made of items once is made once, and the host tells the device once."""
     batch, dim, rows = 128, 1024, (36, 20)
     sides = [Ragged(torch.empty(batch, most, dim, device="meta"), None, None) for most in rows]
-    options = HeterogeneousOptions(8, 1.0, "local", "t2i", 9.0, "avg", 6.0, True)
+    options = HeterogeneousOptions(heads=8)
     parameters = gated_parameters(*[dim] * 5).flat()
     with torch.set_grad_enabled(gradients):
         of_layer = layered._Heterogeneous(*sides, None, options, "triton", True).limits([], parameters)

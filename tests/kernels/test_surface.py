@@ -47,7 +47,7 @@ def test_what_is_scored_and_its_lengths_go_by_position(name: str) -> None:
     parameters = inspect.signature(FUNCTIONS[name]).parameters.values()
     by_position = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     assert by_position == POSITIONAL.get(name, ["regions", "words", *LENGTHS])
-    assert all(p.kind is p.KEYWORD_ONLY for p in parameters if p.name not in by_position)
+    assert all(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for p in parameters if p.name not in by_position)
 
 
 GENERATOR = torch.Generator().manual_seed(0)

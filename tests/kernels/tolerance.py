@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from crossret_kernels import scan_scores
 from crossret_kernels.cross_attention.attention import attention_logits, relevances
-from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.inputs.ragged import Ragged, pad
 from crossret_kernels.inputs.sides import SideNames, as_ragged
 from crossret_kernels.padded.arithmetic import pool, safe_normalize
@@ -31,11 +30,7 @@ LEAST_WEIGHT = 1e-16  # whose square float32 holds in full precision
 CPU = torch.device("cpu")
 # Those that this processor runs; the emulated one, which is slow, has tests of its own in test_amx.py.
 ISAS = [isa for isa in torch.ops.crossret.cpu_isas().split() if isa != "amx_emulated"]
-DEFAULTS = {
-    name: parameter.default
-    for name, parameter in inspect.signature(scan_scores).parameters.items()
-    if name in CrossAttentionOptions.__dataclass_fields__
-}
+DEFAULTS = asdict(ScanOptions())
 
 
 @contextmanager
@@ -122,7 +117,7 @@ def similarity_terms(
     block = Block(s, v, e, masks[0][images], masks[1][captions], "p", "p")
     attention = block.as_attention(options.get("direction", "t2i"))
     if function is scan_scores:
-        full = CrossAttentionOptions(**{**DEFAULTS, **options})
+        full = ScanOptions(**{**DEFAULTS, **options})
         logits = attention_logits(attention.similarities, attention.context_mask, attention.query_mask, full)
         p = torch.softmax(logits, -2)
         found = relevances((p * attention.similarities).sum(-2), attention.attended_norms(p), attention.queries)
@@ -249,7 +244,7 @@ def least_attended(batch: Features, options: dict[str, Any]) -> float:
     contexts, context_mask, queries, query_mask = (v, v_mask, e, e_mask) if t2i else (e, e_mask, v, v_mask)
     similarities = contexts @ queries.mT
     alpha = torch.softmax(
-        attention_logits(similarities, context_mask, query_mask, CrossAttentionOptions(**{**DEFAULTS, **options})), -2
+        attention_logits(similarities, context_mask, query_mask, ScanOptions(**{**DEFAULTS, **options})), -2
     )
     attended = (alpha.mT @ contexts).norm(dim=-1)
     longest = (alpha * contexts.norm(dim=-1)[..., :, None]).sum(-2)

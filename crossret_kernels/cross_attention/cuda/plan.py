@@ -14,6 +14,7 @@ from torch import Tensor
 from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.cross_attention.cuda import steps
 from crossret_kernels.cross_attention.cuda.library import constant, constants, numbers
+from crossret_kernels.cross_attention.options import ScanFields
 from crossret_kernels.gpu.planning import cut, most_of_parts, on_device
 from crossret_kernels.gpu.sides import both_sides, shared_memory
 from crossret_kernels.gpu.tuning import CudaAttention
@@ -65,8 +66,9 @@ class Call:
     def __init__(self, arguments: Sequence[Any], gradients: bool, kept: Sequence[Tensor] = ()) -> None:
         """From what the operation `crossret::scan_scores_cuda` takes; `kept` is what it kept for gradients."""
         self.pairs: Tensor | None = arguments[8]
-        empty_score, reduced, direction, normalize, norm, slope, lambda_softmax, pooling, lambda_lse = arguments[9:18]
-        self.by_images, self.gradients = direction == 0, gradients
+        empty_score, reduced, *codes = arguments[9:18]
+        options = dict(zip(ScanFields.__annotations__, codes, strict=True))
+        self.by_images, self.gradients = options.pop("direction") == 0, gradients
         self.empty_score = 0.0 if empty_score is None else empty_score
         images, captions = both_sides(arguments[:8], empty_score is not None)
         self.sides = (images, captions) if self.by_images else (captions, images)
@@ -75,12 +77,13 @@ class Call:
         # Of float16 gradients have too little room: rows are packed as float32, of which TF32 holds all of float16.
         wide = gradients and features.dtype is torch.float16
         self.packed = torch.float32 if wide else features.dtype
-        self.tfloat32, self.softmax = wide or (reduced and features.dtype is torch.float32), norm == 0
+        self.tfloat32, self.softmax = (
+            wide or (reduced and features.dtype is torch.float32),
+            options["raw_feature_norm"] == 0,
+        )
         self.choices = numbers(
-            "attention_choices", True, wide=wide, tfloat32=self.tfloat32, empty_score=self.empty_score,
-            normalize=normalize, raw_feature_norm=norm, clip_slope=slope, lambda_softmax=lambda_softmax,
-            pooling=pooling, lambda_lse=lambda_lse,
-        )  # fmt: skip
+            "attention_choices", True, wide=wide, tfloat32=self.tfloat32, empty_score=self.empty_score, **options
+        )
         self.n_items = self.sides[0].n_items, self.sides[1].n_items
         self.shape = self.in_order(self.n_items) if self.pairs is None else (self.pairs.size(0),)
         self.starts: list[Tensor | None] = [None, None]

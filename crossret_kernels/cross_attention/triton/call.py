@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.gpu.sides import Rows, Side, both_sides, power_from, precisions, shared_memory
 from crossret_kernels.gpu.triton_launch import hidden, launch
 from crossret_kernels.gpu.triton_tiles import shown
@@ -176,7 +176,7 @@ class Form:
         self, features: tuple[torch.device, torch.dtype, int], precise: tuple[str, str], listed: bool,
         layouts: tuple[Any, Any], empty: float | None, codes: tuple[Any, ...],
     ) -> None:  # fmt: skip
-        own = CrossAttentionOptions.of_codes(*codes)
+        own = ScanOptions.of_codes(*codes)
         self.numbers = Numbers(own.clip_slope, own.lambda_softmax, own.lambda_lse, float(empty or 0.0))
         self.order = 1 if own.direction == "t2i" else -1
         self.columns = (0, 1)[:: self.order]

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.backends import UnsupportedByBackend
-from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.gpu.sides import Side, both_sides, shared_memory
 from crossret_kernels.gpu.triton_launch import hidden
 from crossret_kernels.gpu.triton_tiles import inverse, shown
@@ -77,7 +77,7 @@ class Call:
 
     def __init__(self, *arguments: Any) -> None:
         empty_score, reduced, direction, normalize, *own = arguments[9:18]
-        options = CrossAttentionOptions.of_codes(direction, normalize, *own)
+        options = ScanOptions.of_codes(direction, normalize, *own)
         self.query_places, self.context_places, attended = arguments[18:]
         self.pairs: Tensor = arguments[8].contiguous()
         images, captions = both_sides(arguments[:8], empty_score is not None)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from crossret_kernels import scan_scores, scan_topk
-from crossret_kernels.cross_attention.options import CrossAttentionOptions
+from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.gpu import sides as gpu_sides
 from crossret_kernels.inputs import sides
 from tests.kernels.scan_checks.kernels import DIRECTIONS, LISTED, Kernels, batch_of
@@ -85,7 +85,7 @@ class Calls:
             batch = batch_of(3, 4, dim=8, longest=(5, 3)).to(dtype)
             leaves = [batch.regions.requires_grad_(), batch.words.requires_grad_()]
             given = leaves[0], None, batch.region_lengths, None, leaves[1], None, batch.word_lengths, None, None
-            options = (None, False, *CrossAttentionOptions("t2i", "clipped_l2norm", 0.1, 9.0, "lse", 6.0, True).codes)
+            options = (None, False, *ScanOptions(pooling="lse", normalize=True).codes)
             made = [
                 getattr(torch.ops.crossret, f"scan_scores_{kernels.backend}")(*given, *options, save)
                 for save in (False, True)
@@ -131,7 +131,7 @@ class Calls:
         score, differentiate = (
             getattr(torch.ops.crossret, f"scan_scores_{kernels.backend}{name}").default for name in ("", "_backward")
         )
-        codes = CrossAttentionOptions("t2i", "clipped_l2norm", 0.1, 9.0, "lse", 6.0, True).codes
+        codes = ScanOptions(pooling="lse", normalize=True).codes
         # No empty items, float32 that is multiplied as it is, and nothing that is saved: it would have no known shape.
         options = (None, False, *codes, False)
         torch.library.opcheck(score, (*sides, pairs, *options))
