@@ -69,10 +69,15 @@ def _line(picture: Captioned, root: Path) -> str:
     return f"{picture.file.relative_to(root).as_posix()}\t{picture.caption}\n"
 
 
+def figures_of(data: Path, model: str, captions: str, loss: str, seed: int, directory: Path) -> Path:
+    """Where the recall of a training is kept."""
+    return directory / "runs" / f"{data.name}-{model}-{captions}-{loss}-{seed}" / "test.json"
+
+
 def train(data: Path, model: str, captions: str, loss: str, seed: int, directory: Path) -> dict[str, Any]:
     """A training's recall on the test split, and its seconds."""
-    run = directory / "runs" / f"{data.name}-{model}-{captions}-{loss}-{seed}"
-    figures = run / "test.json"
+    figures = figures_of(data, model, captions, loss, seed, directory)
+    run = figures.parent
     if not figures.exists():
         how = ["--captions", captions, "--set", f"{MODELS[model]} loss={loss} {SCHEDULE}", "--seed", str(seed)]
         shutil.rmtree(run, ignore_errors=True)  # of a training that was killed: its time would not be known
@@ -95,6 +100,7 @@ def main() -> None:
     parser.add_argument("--captions", nargs="+", choices=CAPTIONS, default=[*CAPTIONS[:1]])
     parser.add_argument("--losses", nargs="+", choices=LOSSES, default=[*LOSSES[:1]])
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--finished", action="store_true", help="record the trainings that are there, and train none")
     chosen = parser.parse_args()
     directory = chosen.directory.resolve()
     versions = fetch(directory)
@@ -109,6 +115,8 @@ def main() -> None:
                 "runs": [train(data, model, captions, loss, seed, directory) for seed in range(chosen.seeds)],
             }
             for model, captions, loss in product(chosen.models, chosen.captions, chosen.losses)
+            if not chosen.finished
+            or all(figures_of(data, model, captions, loss, seed, directory).exists() for seed in range(chosen.seeds))
         ]
         collections[name] = {"counts": read_json(data / "counts.json"), "trainings": trainings}
     found = {"packages": [*PACKAGES, *(f"{name} {version}" for name, version in versions.items())]}
