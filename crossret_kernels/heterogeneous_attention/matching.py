@@ -39,7 +39,7 @@ def match_locally(
     cosines = safe_divide(safe_divide(contexts @ queries.mT, context_norms[:, :, None]), query_norms[:, None, :])
     weights = softmax(attention_logits(cosines, context_mask, query_mask, options.local).mT, products).mT
     attended = safe_divide(weights, context_norms[:, :, None]).mT @ contexts
-    # Of a unit query there is but its length to know, 1, or 0 where it was zero.
+    # Queries are of unit length but for zero vectors, whose length stays 0.
     lengths = query_norms.sign()[..., None]
     relevance = relevances((weights * cosines).sum(-2), norm(attended), lengths)
     return score_with_attention(weights, relevance, context_mask, query_mask, options.local)

@@ -129,7 +129,7 @@ def check_candidates(candidates: NDArray[np.integer], n_queries: int, n_items: i
 
 
 def _without_repeats(candidates: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Each row ascending, and none in the place of what it has again."""
+    """Candidates with each row in ascending order; repeats become NONE."""
     found = np.sort(candidates, axis=1)
     found[:, 1:][found[:, 1:] == found[:, :-1]] = NONE
     return found

@@ -1,5 +1,9 @@
 // Stacked cross attention of one context item and one query block, from its similarities to the relevance of every
 // query. kernels.md §1: the softmax denominator cancels in the cosine, and ‖a‖ = ‖U p‖ needs no attended vector.
+#pragma once
+#include "cross_attention/problem.h"
+#include "pairs/prepare.inl"
+
 namespace crossret {
 namespace CROSSRET_ISA {
 

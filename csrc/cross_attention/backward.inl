@@ -1,6 +1,9 @@
 // Backward pass of stacked cross attention over one rectangle of pairs, down to the gradients of the similarities
 // (kernels.md §2). Everything is recomputed; what it leaves is turned into the features' gradients by
 // feature_gradients.inl.
+#pragma once
+#include "cross_attention/forward.inl"
+
 namespace crossret {
 namespace CROSSRET_ISA {
 

@@ -112,8 +112,8 @@ Tiling tiling_of(int longest, bool softmax, bool gradients) {
           AttentionMemory::of<Shape>(columns, most_queries, softmax, gradients)};
 }
 
-// run(shape, its tiling) of the first of the tiles, from the largest on, that a block has the memory for. Beside items
-// of contexts longer than any the largest is none of them.
+// run(shape, its tiling) of the largest tile that fits in a block's shared memory. Items of more contexts than
+// a tall tile has columns never take the largest.
 template <class Arithmetic, bool gradients, class Run>
 void by_shape(int longest, bool softmax, int most_shared, const Run& run) {
   using Whole = std::conditional_t<std::is_same_v<Arithmetic, Ieee>, TallIeee, Tall>;

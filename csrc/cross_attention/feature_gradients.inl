@@ -1,5 +1,9 @@
 // From the similarities' gradients to those of the features: the last step of the backward pass of stacked cross
 // attention (kernels.md §2), one item and one slice of columns at a time, so that no two workers write to one place.
+#pragma once
+#include "cross_attention/backward.inl"
+#include "pairs/feature_gradients.inl"
+
 namespace crossret {
 namespace CROSSRET_ISA {
 

@@ -1,4 +1,8 @@
 // Forward pass of stacked cross attention: the pairs of a group of context items and a block of queries.
+#pragma once
+#include "cross_attention/attention.inl"
+#include "pairs/pooling.inl"
+
 namespace crossret {
 namespace CROSSRET_ISA {
 

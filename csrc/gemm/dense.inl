@@ -1,4 +1,8 @@
 // Products of whole matrices: the right-hand side packed once, rows of the left-hand side a few at a time.
+#pragma once
+#include "dense/problem.h"
+#include "gemm/tile.inl"
+
 namespace crossret {
 namespace CROSSRET_ISA {
 

@@ -1,6 +1,9 @@
 // Products of rows with rows, read where they lie: dot products, a tile of rows of either side at a time. Nothing is
 // packed and no width is rounded up to a panel's, which pays where one side is too short to share what packing the
 // other would cost; sums end up across a vector's lanes, which costs where features are few.
+#pragma once
+#include "gemm/tile.inl"
+
 namespace crossret {
 namespace CROSSRET_ISA {
 

@@ -1,5 +1,8 @@
 // The factor U of an item's Gram matrix, UᵀU = C Cᵀ: ‖Σ p c‖ = ‖U p‖ needs no attended vector (kernels.md §1). As a sum
 // of squares it keeps its digits where contexts nearly cancel; pᵀ C Cᵀ p would be a small difference of large terms.
+#pragma once
+#include "gemm/dots.inl"
+
 namespace crossret {
 namespace CROSSRET_ISA {
 

@@ -1,4 +1,8 @@
 // Feature rows of any dtype, brought into the layouts that products read.
+#pragma once
+#include "pairs/side.h"
+#include "simd/math.inl"
+
 namespace crossret {
 namespace CROSSRET_ISA {
 
@@ -252,8 +256,8 @@ static void transpose_to_panels(const float* rows, int64_t ld, int64_t n, int64_
   }
 }
 
-// Copies columns [k0, k0 + columns) of an item's rows to panels as deep as the item is long: no transpose. Rows are
-// fetched some ahead, those of the item after it too: so short a part of each is over before the processor foresees it.
+// Copies columns [k0, k0 + columns) of an item's rows to panels as deep as the item is long: no transpose. Later
+// rows and the next item's are prefetched: a row's part is too short for the processor's own prefetcher.
 static void item_to_panels(const Side& side, int64_t item, int64_t after, int64_t k0, int64_t columns, float* panels) {
   constexpr int64_t ahead = 4, line = 64;
   const int64_t n = side.length(item), size = side.element_bytes();

@@ -1,5 +1,8 @@
 // The GEMM core of every kernel: A (M × K) · B (K × N) in register tiles, each handed to an epilogue while it is still
 // in registers.
+#pragma once
+#include "gemm/rows.inl"
+
 namespace crossret {
 namespace CROSSRET_ISA {
 

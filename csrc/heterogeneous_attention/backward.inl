@@ -1,6 +1,9 @@
 // Gradients of what the first layer has of an image and of captions, in two steps: for an image and a block of captions
 // all that either takes is made, and the image's gradients gain their part; for a caption and some images then its own.
 // Whoever computes them adds up in one order.
+#pragma once
+#include "heterogeneous_attention/forward.inl"
+
 namespace crossret {
 namespace CROSSRET_ISA {
 

@@ -1,4 +1,7 @@
 // Scores of one image with a block of captions, from what the first layer has of both.
+#pragma once
+#include "heterogeneous_attention/matching.inl"
+
 namespace crossret {
 namespace CROSSRET_ISA {
 

@@ -1,5 +1,10 @@
 // The first layer of heterogeneous attention between one image and a block of captions (HAN §3.2): logits across, their
 // softmax merged with what each row has of its own item, and the rows that come of it, normalised.
+#pragma once
+#include "gemm/dense.inl"
+#include "heterogeneous_attention/problem.h"
+#include "pairs/prepare.inl"
+
 namespace crossret {
 namespace CROSSRET_ISA {
 

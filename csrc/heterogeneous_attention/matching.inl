@@ -1,5 +1,9 @@
 // The matching of one pair's rows, of unit length or zero (HAN §3.3): stacked cross attention of their cosines, and its
 // gradients, by attended vectors, as each pair has contexts of its own.
+#pragma once
+#include "cross_attention/backward.inl"
+#include "heterogeneous_attention/layer.inl"
+
 namespace crossret {
 namespace CROSSRET_ISA {
 

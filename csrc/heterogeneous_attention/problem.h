@@ -59,7 +59,7 @@ struct ImageChunk {
 };
 
 struct HeterogeneousKernels {
-  // What is packed of a block. Each of these only counts where it has no memory.
+  // Packs a block of captions. Each function only counts bytes where the workspace has no memory.
   void (*pack)(const HeterogeneousCall&, const CaptionBlock&, Workspace&);
   // The scores of one image with a block.
   void (*forward)(const HeterogeneousCall&, const CaptionBlock&, int64_t image, Workspace&);

@@ -1,4 +1,8 @@
 // Sum-Max (SCAN Eqs. 9 and 10): the best context of every query, found while their similarities are in registers.
+#pragma once
+#include "maxsim/both.inl"
+#include "pairs/feature_gradients.inl"
+
 namespace crossret {
 namespace CROSSRET_ISA {
 

@@ -1,4 +1,9 @@
 // Sum-Max both ways: of one product the best context of every query, and the best query of every context.
+#pragma once
+#include "maxsim/problem.h"
+#include "pairs/pooling.inl"
+#include "pairs/prepare.inl"
+
 namespace crossret {
 namespace CROSSRET_ISA {
 

@@ -1,4 +1,7 @@
 // Gradients of feature rows: added to their sum in slices of columns, taken through the L2 normalisation, rounded.
+#pragma once
+#include "gemm/rows.inl"
+
 namespace crossret {
 namespace CROSSRET_ISA {
 

@@ -1,4 +1,8 @@
 // Pools the values of one pair's queries into its score (SCAN Eqs. 5–8), and the gradient of that.
+#pragma once
+#include "pairs/side.h"
+#include "simd/math.inl"
+
 namespace crossret {
 namespace CROSSRET_ISA {
 

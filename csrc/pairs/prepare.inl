@@ -2,6 +2,9 @@
 // what cross attention asks of either. Whatever the direction, contexts are the rows of products and queries their
 // columns: what runs along the queries of an item runs along memory, and what is summed over contexts is summed down
 // the columns, whole vectors at a time.
+#pragma once
+#include "gemm/factor.inl"
+
 namespace crossret {
 namespace CROSSRET_ISA {
 

@@ -1,4 +1,8 @@
 // Self-attention within an item and its gradients, head by head, from queries, keys and values side by side.
+#pragma once
+#include "gemm/dense.inl"
+#include "self_attention/problem.h"
+
 namespace crossret {
 namespace CROSSRET_ISA {
 

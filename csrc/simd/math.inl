@@ -1,4 +1,6 @@
 // Functions of vectors that every kernel's epilogue needs: exp, clip, sums of rows.
+#pragma once
+
 namespace crossret {
 namespace CROSSRET_ISA {
 

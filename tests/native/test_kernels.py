@@ -56,6 +56,23 @@ def build(compiler: str, level: str, isas: list[str], directory: Path, *, worker
     return program
 
 
+def test_every_part_of_the_kernels_includes_what_it_uses(tmp_path: Path) -> None:
+    """Each compiles alone behind a vector type, so that no order of them matters."""
+    if shutil.which(COMPILER) is None:
+        pytest.skip(f"{COMPILER} is missing")
+
+    def compiled(part: Path) -> None:
+        name = part.relative_to(CSRC)
+        source = tmp_path / f"{part.parent.name}-{part.stem}.cpp"
+        headers = ("<cstdint>", "<cstring>", '"dispatch.h"', '"simd/base.h"', f'"{name}"')
+        source.write_text("#define CROSSRET_ISA base\n" + "".join(f"#include {header}\n" for header in headers))
+        run(COMPILER, *FLAGS, "-Wno-unused-function", "-fsyntax-only", "-I", str(CSRC), str(source))
+
+    parts = sorted({*CSRC.rglob("*.inl")} - {CSRC / "isa" / "targeted.inl"})
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(compiled, parts))
+
+
 def test_plans_and_instruction_sets(tmp_path: Path) -> None:
     if shutil.which(COMPILER) is None:
         pytest.skip(f"no {COMPILER}")

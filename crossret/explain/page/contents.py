@@ -77,7 +77,7 @@ class Result:
 
     Attributes:
         rank: from 1.
-        score: its.
+        score: of the pair.
         name: of the image, or the text of the caption.
         right: whether it is what belongs to the query; None where nobody knows.
         picture: the image's file, if any.

@@ -291,7 +291,7 @@ class Part:
     Attributes:
         own: whether of contexts (0) or queries (1).
         first, n_items: items.
-        n_rows: packed, at least 1: of nothing but empty items one is read; `filled` whether there are rows at all.
+        n_rows: packed rows, at least 1, as kernels read one even of empty items; `filled` tells whether there are any.
         surplus: how many of them, behind the last item's, are zeros.
         longest: rows of an item, at most.
         slots: rows that each item takes, or 0: then they follow one another, as the lengths that a plan knows tell.
