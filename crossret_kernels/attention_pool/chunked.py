@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.padded.chunked import WORKSPACE_BYTES, recomputed, split
@@ -22,7 +23,9 @@ def attention_pool_chunked(values: Ragged, logits: Ragged) -> tuple[Tensor, Tens
     rows = max(1, WORKSPACE_BYTES // row_bytes)
     copies = not values.by_width or values.mask is not None or values.values.dtype != dtype
     parts = []
-    for x, a in zip(split(values, rows), split(logits, rows), strict=True):
+    # A graph for all sizes knows no number of chunks.
+    chunks = [(values, logits)] if is_compiling() else zip(split(values, rows), split(logits, rows), strict=True)
+    for x, a in chunks:
 
         def pooled(x_rows: Tensor, a_rows: Tensor, x: Ragged = x, a: Ragged = a) -> tuple[Tensor, Tensor]:
             (padded, mask), (heads, _) = replace(x, values=x_rows).padded(), replace(a, values=a_rows).padded()

@@ -145,10 +145,9 @@ def test_second_derivatives() -> None:
     assert torch.autograd.grad(gradient.square().sum(), leaf)[0].isfinite().all()
 
 
-def test_no_backend_has_kernels_of_it() -> None:
-    for backend in ("cpu", "triton", "cuda"):
-        with pytest.raises(UnsupportedByBackend, match="in PyTorch operations, by 'torch' and 'reference'"):
-            attention_pool(VALUES, LOGITS, backend=backend)
+def test_the_cpu_has_no_kernels_of_it() -> None:
+    with pytest.raises(UnsupportedByBackend, match="in PyTorch operations, by 'torch' and 'reference'"):
+        attention_pool(VALUES.float(), LOGITS.float(), backend="cpu")
 
 
 def test_autocast_changes_nothing() -> None:
@@ -175,4 +174,4 @@ def test_compiles_once_for_all_sizes() -> None:
                 made = function(*leaves, lengths)
             results.append((*made, *torch.autograd.grad([x.square().sum() for x in made], leaves)))
         for ours, theirs in zip(*results, strict=True):
-            assert torch.equal(ours, theirs)
+            torch.testing.assert_close(ours, theirs)

@@ -37,6 +37,7 @@ from crossret.compat.checkpoints import Words, import_checkpoint, read_vocabular
 from crossret.compat.features import import_features, open_source
 from crossret.data import PrecomputedDataset, Vocabulary
 from crossret.data.corpus import PrecomputedCorpus
+from crossret.data.named_encoder import NamedEncoder
 from crossret.data.owners import write_owners
 from crossret.data.pictures import read_picture
 from crossret.data.precomputed import read_captions, read_ids
@@ -52,7 +53,7 @@ from crossret.files.tensors import write_tensors
 from crossret.model_card import write_card
 from crossret.models import MODELS, load_model, save_model
 from crossret.models.encoded import Encoded
-from crossret.picture_index import Encoder, Picture, PictureIndex, write_pictures
+from crossret.picture_index import Picture, PictureIndex, write_index, write_pictures
 from crossret.search.candidates import read_candidates
 from crossret.search.encoding import encode_split
 from crossret.search.sharding import cut_corpus
@@ -383,7 +384,7 @@ def _index(folder: Path) -> None:
     cut_corpus(folder / "corpus", folder / "images", shards=2)
     for shard in ("00000", "00001"):
         write_pictures(folder / "images" / shard, [Picture("/album", "a/1.jpg", 10, 20)])
-    Encoder("stand-in", "0123").write(folder)
+    write_index(folder, NamedEncoder("stand-in", "0123"))
 
 
 def _read_index(folder: Path) -> None:
