@@ -18,7 +18,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache, partial
 from html.parser import HTMLParser
 from pathlib import Path
@@ -52,6 +52,7 @@ from crossret.files.json import write_json, write_json_lines
 from crossret.files.tensors import write_tensors
 from crossret.model_card import write_card
 from crossret.models import MODELS, load_model, save_model
+from crossret.models.checkpoints import CAPTIONS_BY
 from crossret.models.encoded import Encoded
 from crossret.picture_index import Picture, PictureIndex, write_index, write_pictures
 from crossret.search.candidates import read_candidates
@@ -331,6 +332,11 @@ def _model(folder: Path, kind: str = "scan") -> Any:
     return model
 
 
+def _model_of_tokens(folder: Path) -> None:
+    _model(folder)
+    write_json(folder / CAPTIONS_BY, asdict(NamedEncoder("models/bert", "0123")))
+
+
 @cache
 def _trained() -> tuple[Any, Any, dict[str, Any]]:
     """A model, its optimizer after a step, and what identifies the training."""
@@ -592,6 +598,7 @@ TARGETS: dict[str, Target] = {
     "checkpoint/mhsan-words": _checkpoint("mhsan", "utable.npy"),
     "checkpoint/mhsan-dictionary": _checkpoint("mhsan", "dictionary.txt"),
     **{f"model/config-{kind}": Target(partial(_model, kind=kind), "config.json", load_model) for kind in MODELS},
+    "model/captions_by": Target(_model_of_tokens, "captions_by.json", load_model),
     "model/vocabulary": Target(_model, "vocabulary.json", load_model),
     "model/weights": Target(_model, "model.safetensors", load_model),
     "model/header": Target(_model, "model.safetensors", load_model, HEADER),
