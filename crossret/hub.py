@@ -15,7 +15,7 @@ from typing import Any
 
 # No other file of a stranger's is asked for. The last two are tokenizers'.
 _OF_ENCODERS = ["encoder/*.json", "text_encoder/*.json", "text_encoder/*.txt", "text_encoder/*.model"]
-_FILES = ["config.json", "vocabulary.json", "model.safetensors", *_OF_ENCODERS]
+_FILES = ["config.json", "vocabulary.json", "captions_by.json", "model.safetensors", *_OF_ENCODERS]
 
 
 def download(name: str, **options: Any) -> Path:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from crossret.distributed import Share
 from crossret.hyperparameters import ModelConfig
+from crossret.hyperparameters.model import LARGEST_SCALE
 from crossret_kernels import infonce_loss, sigmoid_loss, triplet_loss
 from crossret_kernels.extending import (
     as_integers,
@@ -21,8 +22,6 @@ from crossret_kernels.extending import (
     safe_sqrt,
     triplet_row_loss,
 )
-
-LARGEST_SCALE = 100.0  # of InfoNCE: CLIP, Section 2.5
 
 
 class MatchingLoss(nn.Module, ABC):

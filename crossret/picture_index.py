@@ -143,6 +143,8 @@ class PictureIndex:
             )
             self.images = StoredEncoded.of_directory(images, IMAGES)
             shards = self.images.shards
+        elif text_encoder is not None:
+            raise ValueError(f"{directory}: text_encoder was given, but its own encoder reads texts, too")
         else:
             self.images = shards = StoredShards.of_directory(images)
         self.pictures: list[Path] = []

@@ -310,7 +310,7 @@ class Retriever:
         save_model(self.model, directory, self.vocabulary)
         encoder = captions_by(self.model)
         if published and encoder is not None and os.path.isabs(encoder.name):  # of a folder on this machine
-            write_json(directory / CAPTIONS_BY, {**asdict(encoder), "name": Path(encoder.name).name})
+            write_json(directory / CAPTIONS_BY, {**asdict(encoder), "name": ""})
         write_card(directory, name, self.model, self.vocabulary, self.run)
 
     def _images(self, images: Any) -> tuple[Any, Tensor | None]:

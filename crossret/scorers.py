@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 from typing_extensions import Unpack
@@ -21,6 +22,15 @@ from crossret_kernels import (
     scan_scores,
 )
 from crossret_kernels.late_interaction import Contributions, explain
+
+Options = TypeVar("Options", ScanOptions, MaxSimOptions)
+
+
+def _options(kind: type[Options], options: Options | None, fields: Mapping[str, Any]) -> Options:
+    """Those given, by default those of the kind, with fields in place of theirs; raises as the kind does."""
+    if options is not None and not isinstance(options, kind):
+        raise TypeError(f"options must be {kind.__name__}, not {type(options).__name__}")
+    return kind(**fields) if options is None else replace(options, **fields)
 
 
 class CrossAttentionScorer(nn.Module):
@@ -40,7 +50,7 @@ class CrossAttentionScorer(nn.Module):
     ) -> None:
         super().__init__()
         first = {} if direction is None else {"direction": direction}
-        self.options = replace(options or ScanOptions(), **first, **fields)
+        self.options = _options(ScanOptions, options, {**first, **fields})
 
     @property
     def direction(self) -> str:
@@ -134,7 +144,7 @@ class SumMaxScorer(nn.Module):
     ) -> None:
         super().__init__()
         first = {} if direction is None else {"direction": direction}
-        self.options = replace(options or MaxSimOptions(), **first, **fields)
+        self.options = _options(MaxSimOptions, options, {**first, **fields})
 
     @property
     def direction(self) -> str:

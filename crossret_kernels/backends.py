@@ -188,7 +188,8 @@ def _refusal(
     if backend in ("torch", "reference") or reason not in (None, NATIVE_MISSING, CUDA_MISSING):
         return reason
     if no_kernels is None and backend not in served_by:
-        no_kernels = f"its kernels do not make this; those of {' and '.join(map(repr, served_by))} do, and 'torch'"
+        others = f"those of {' and '.join(map(repr, served_by))} do, and 'torch'" if served_by else "'torch' does"
+        no_kernels = f"its kernels do not make this; {others}"
     return no_kernels or reason  # what has no kernel does not miss the library
 
 

@@ -103,7 +103,7 @@ def test_hyper_parameters_choose_the_loss() -> None:
     torch.testing.assert_close(smoothed(SCORES), infonce_loss(SCORES, 3.0, label_smoothing=0.1))
     started = chosen(loss="sigmoid", loss_scale=3.0, loss_bias=-2.0)
     torch.testing.assert_close(started(SCORES), sigmoid_loss(SCORES, 3.0, -2.0))
-    for name, wrong in (("label_smoothing", 1.5), ("loss_scale", 0.0)):
+    for name, wrong in (("label_smoothing", 1.5), ("loss_scale", 0.0), ("loss_scale", 101.0)):
         with pytest.raises(ValueError, match=f"{name} must"):
             chosen(loss="infonce", **{name: wrong})
     assert {"label_smoothing", "loss_scale", "loss_bias"} <= set(ScanConfig(**sizes).unused())

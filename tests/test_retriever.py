@@ -208,7 +208,7 @@ def test_there_and_back_through_the_hub(tmp_path: Path, monkeypatch: pytest.Monk
     assert pushed == "https://hub/someone/scan"
     assert 'crossret.load("someone/scan")' in (tmp_path / "someone/scan/README.md").read_text()
     loaded = Retriever.from_pretrained("someone/scan", revision="next", local_files_only=True)
-    assert loaded.model.captions_by == NamedEncoder("bert", "0")  # where it lies is told to nobody
+    assert loaded.model.captions_by == NamedEncoder("", "0")  # where it lies is told to nobody
     assert torch.equal(loaded.similarity(FEATURES, CAPTIONS), ours.similarity(FEATURES, CAPTIONS))
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossret.scorers import CrossAttentionScorer, EnsembleScorer, SumMaxScorer
-from crossret_kernels import maxsim_scores, scan_scores
+from crossret_kernels import MaxSimOptions, maxsim_scores, scan_scores
 from tests.kernels.strategies import NORM_MODES, POOLINGS
 
 REGION_LENGTHS, LENGTHS = torch.tensor([3, 5, 1]), torch.tensor([4, 2, 1, 3])
@@ -65,3 +66,13 @@ def test_an_ensemble_is_the_mean_of_its_scores() -> None:
     torch.testing.assert_close(ensemble(regions, words, LENGTHS, REGION_LENGTHS), expected)
     pairs = torch.tensor([[1, 2]])
     torch.testing.assert_close(ensemble(regions, words, LENGTHS, REGION_LENGTHS, pairs=pairs), expected[[1], [2]])
+
+
+def test_options_of_another_kind_are_told() -> None:
+    cases: tuple[tuple[Any, Any, str], ...] = (
+        (CrossAttentionScorer, MaxSimOptions(), "options must be ScanOptions, not MaxSimOptions"),
+        (SumMaxScorer, {}, "options must be MaxSimOptions, not dict"),
+    )
+    for scorer, options, message in cases:
+        with pytest.raises(TypeError, match=message):
+            scorer(options=options)

@@ -123,6 +123,7 @@ def load_trained(
     from crossret.data.corpus import PrecomputedCorpus, check_readable
     from crossret.extraction import PictureSplit
     from crossret.models.base import encoder_of, text_reader_of
+    from crossret.models.texts import check_same_encoder
 
     model, vocabulary = load_model_of(run, device, text_encoder)
     encoder = encoder_of(model)
@@ -130,6 +131,8 @@ def load_trained(
     with warnings_as_lines():
         corpus = PrecomputedCorpus(PictureSplit(data, split, encoder.reader), vocabulary, text_reader_of(model))
     check_readable(model.config, corpus)
+    if corpus.has_tokens:
+        check_same_encoder(model, corpus.data)
     return model, corpus
 
 

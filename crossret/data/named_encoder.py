@@ -14,6 +14,7 @@ class NamedEncoder:
 
     Attributes:
         name: as ``load_picture_encoder`` and ``load_text_encoder`` take it; a folder by its absolute path.
+            Empty where that is not published.
         identity: as ``crossret.extraction.resuming.identity`` tells it from others.
     """
 

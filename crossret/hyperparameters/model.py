@@ -19,6 +19,7 @@ MOST_LAYERS, MOST_HEADS = 256, 1024
 # Words of a caption: of 128 captions of so many words one activation of 1,024 dimensions has 512 MiB in float32.
 # Flickr30K's longest has 82.
 MOST_WORDS = 1024
+LARGEST_SCALE = 100.0  # of InfoNCE: CLIP, Section 2.5
 
 ConfigType = TypeVar("ConfigType", bound="ModelConfig")
 
@@ -90,6 +91,8 @@ class ModelConfig(Config):
             raise ValueError(f"label_smoothing must lie in 0..1, not {self.label_smoothing}")
         if self.loss_scale is not None:
             check_positive(self, "loss_scale")
+            if self.loss == "infonce" and self.loss_scale > LARGEST_SCALE:
+                raise ValueError(f"loss_scale must be at most {LARGEST_SCALE:g} with infonce, not {self.loss_scale}")
         if self.text_dim and self.vocabulary_size:
             raise ValueError(f"vocabulary_size must be 0 where text_dim says tokens, not {self.vocabulary_size}")
 

@@ -66,7 +66,8 @@ def save_model(model: Matcher, directory: str | os.PathLike[str], vocabulary: Vo
         before = {}
     kept = {Path(name).parts[0] for name in parts}
     left = [folder / part for part in (ENCODER, TEXT_ENCODER) if part not in kept and _has(part, before)]
-    left += [folder / name for name in (VOCABULARY, CAPTIONS_BY) if name not in kept and (folder / name).exists()]
+    left += [folder / name for name in (VOCABULARY, CAPTIONS_BY) if before and name not in kept]
+    left = [path for path in left if path.exists()]
     if changed or left:
         (folder / WEIGHTS).unlink(missing_ok=True)
     for path in left:  # of the model that was there
@@ -149,7 +150,7 @@ def reads_pictures(directory: str | os.PathLike[str]) -> bool:
 def with_config(model: Matcher, config: ModelConfig, place: str) -> Any:
     """A model with the weights of another and with hyper-parameters that differ in what changes no weight's shape.
 
-    A loss of another kind starts with parameters of its own.
+    A loss of another kind, or that is to start otherwise, starts with parameters of its own.
 
     Raises:
         ValueError: the weights of ``model`` do not fit; names ``place``, where it is from, and the first such weight.
@@ -159,7 +160,7 @@ def with_config(model: Matcher, config: ModelConfig, place: str) -> Any:
         setattr(changed, part, encoder)
     changed.captions_by = captions_by(model)
     weights, wanted = tensors_of(model), types_of(tensors_of(changed))
-    if model.config.loss != config.loss:
+    if any(getattr(model.config, name) != getattr(config, name) for name in ("loss", "loss_scale", "loss_bias")):
         own = {name: name.rpartition(_LOSS)[2] for name in wanted if _LOSS in name}
         start = matching_loss(config).state_dict()
         weights = {name: tensor for name, tensor in weights.items() if _LOSS not in name}

@@ -56,6 +56,11 @@ def check_same_encoder(model: Matcher, data: PrecomputedDataset) -> None:
 @lru_cache(maxsize=1)
 def load_named(named: NamedEncoder) -> TextEncoder:
     """The encoder of texts of a name; a ValueError where there is none, or it is another today."""
+    if not named.name:
+        raise ValueError(
+            "the model reads tokens of an encoder of texts that is not published with it: text_encoder= and "
+            "--text-encoder say where it is"
+        )
     try:
         encoder = load_text_encoder(named.name)
     except ValueError as error:

@@ -30,11 +30,11 @@ def infonce_loss_torch(
 def with_targets(scores: Tensor, scale: Tensor, match: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Logits of the scores, in float32 or wider, and masks of positives and of all pairs that are not left out.
 
-    A pair of score −∞ is left out: its logit is the least number, of probability 0.
+    A pair of score −∞ is left out: its logit is far below all others, of probability 0.
     """
     left_out = scores.isneginf()
     logits = scale * in_float32(scores).masked_fill(left_out, 0)
-    return logits.masked_fill(left_out, torch.finfo(logits.dtype).min), (match & ~left_out, ~left_out)
+    return logits.masked_fill(left_out, torch.finfo(logits.dtype).min / 2), (match & ~left_out, ~left_out)
 
 
 def cross_entropies(logits: Tensor, positive: Tensor, valid: Tensor, smoothing: float) -> Tensor:
@@ -43,7 +43,7 @@ def cross_entropies(logits: Tensor, positive: Tensor, valid: Tensor, smoothing: 
     targets = positive * ((1 - smoothing) / count.clamp(min=1))
     if smoothing:
         targets += valid * (smoothing / pairs.clamp(min=1)).where(count > 0, 0)
-    return cross_entropy(logits, targets, reduction="none")
+    return cross_entropy(logits, targets, reduction="none").where(count[:, 0] > 0, 0)
 
 
 def sigmoid_loss_torch(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,7 @@ from crossret.files.json import write_json
 from crossret.hyperparameters import ScanConfig, TrainingConfig
 from crossret.models import Scan, load_model, save_model
 from crossret.models.attention import AttentionMap
+from crossret.models.checkpoints import with_config
 from crossret.models.contributions import ScoreShares, SharePart
 from crossret.models.texts import load_named
 from crossret.search.indexing import update_index
@@ -186,6 +187,17 @@ def test_a_saved_model_leaves_nothing_of_the_one_before(
     assert load_model(tmp_path)[0].captions_by == plain.captions_by
     save_model(Scan(model.config), tmp_path, None)
     assert load_model(tmp_path)[0].captions_by is None
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "vocabulary.json").write_text("{}")  # of no model
+    save_model(plain, tmp_path / "mine", None)
+    assert (tmp_path / "mine" / "vocabulary.json").exists()
+
+
+def test_a_loss_that_is_to_start_otherwise_does() -> None:
+    """Of a model that is fine-tuned."""
+    config = ScanConfig(image_dim=3, vocabulary_size=5, embed_dim=4, word_dim=4, loss="infonce")
+    again = with_config(Scan(config), replace(config, loss_scale=3.0), "x")
+    assert again.matching_loss.log_scale.exp().item() == pytest.approx(3)
 
 
 def test_a_training_goes_on_bit_for_bit(scenes: Path, folder_of: Callable[[str], Path], tmp_path: Path) -> None:

@@ -119,6 +119,16 @@ def test_loses_no_more_than_what_eager_pytorch_does(name: str, dtype: torch.dtyp
         assert error <= (GRADIENTS if index else RESULTS) * allowed + 2 * unit
 
 
+def test_a_row_without_a_positive_costs_nothing_whatever_it_holds() -> None:
+    for value in (float("nan"), 1e33):
+        scores = torch.tensor([[-torch.inf, value], [1.0, 2.0]])
+        for backend in ("torch", "reference"):
+            losses = infonce_loss(scores, 1.0, reduction="none", backend=backend)
+            assert losses[0].item() == 0, (value, backend)
+    far = infonce_loss(torch.tensor([[1e33, -torch.inf], [0.0, 1.0]]), 1.0, reduction="none", backend="torch")
+    assert far.isfinite().all()
+
+
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_a_uniform_batch_costs_its_logarithm(n: int) -> None:
     """And half of a batch whose pairs are told apart at all costs nothing."""

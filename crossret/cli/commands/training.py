@@ -313,7 +313,10 @@ def train(
         network = _new(setting, seed)
         if captions == "tokens":
             network.captions_by = training_data.words_by
+    if of_texts is not None:
+        network.captions_by = None  # which its own encoder replaces
     if of_texts is None and words is None:
+        network.captions_by = network.captions_by or training_data.words_by
         for split_data in (training_data, dev_data):
             check_same_encoder(network, split_data)
     how = chosen.training(seed=seed)
