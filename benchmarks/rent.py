@@ -1,4 +1,4 @@
-"""What kernels of the CPU save of the steps that contain them: trainings and evaluations of the models.
+"""Gains of the CPU's kernels in the steps that contain them: trainings and evaluations of the models.
 
 A kernel is left out by what serves its operation else: "torch", in the same process and turn by turn. `python -m
 benchmarks.rent` keeps the figures in benchmarks/results/rent.

@@ -67,7 +67,7 @@ def write_index(directory: Path, encoder: NamedEncoder) -> None:
 
 
 def encoder_of_index(directory: Path) -> NamedEncoder:
-    """What made the tokens of an index's pictures.
+    """Encoder that made the tokens of an index's pictures.
 
     Raises:
         OSError: the directory holds no index, or it cannot be read. ValueError: it is malformed; names the file.

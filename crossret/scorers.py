@@ -27,7 +27,7 @@ Options = TypeVar("Options", ScanOptions, MaxSimOptions)
 
 
 def _options(kind: type[Options], options: Options | None, fields: Mapping[str, Any]) -> Options:
-    """Those given, by default those of the kind, with fields in place of theirs; raises as the kind does."""
+    """Options with these fields in place of theirs; None: the defaults of the kind. Raises as the kind does."""
     if options is not None and not isinstance(options, kind):
         raise TypeError(f"options must be {kind.__name__}, not {type(options).__name__}")
     return kind(**fields) if options is None else replace(options, **fields)

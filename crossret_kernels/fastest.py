@@ -54,7 +54,7 @@ class Case(NamedTuple):
 
 
 def asked(direction: str, tensors: Sequence[Tensor], work: int, gradients: bool) -> Asked:
-    """Of a call that multiplies these features, by so many flop."""
+    """Key of a call that multiplies these features, by so many flop."""
     precision = str(tensors[0].dtype).removeprefix("torch.")
     if precision == "float32" and reduced_float32(on_gpu=True):
         precision = "tf32"
@@ -91,7 +91,7 @@ def cases() -> tuple[Case, ...]:
 
 
 def lines() -> list[str]:
-    """What the file says, a line for each card and precision."""
+    """Lines of the file for people, one for each card and precision."""
     found: dict[tuple[str, str], list[float]] = {}
     for case in cases():
         found.setdefault((f"{case.card}, {case.date}", case.asked.precision), []).append(case.times)

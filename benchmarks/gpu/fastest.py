@@ -13,7 +13,7 @@ from benchmarks.gpu.sources import ROOT
 from crossret.files.atomic import atomic_write
 from crossret_kernels.fastest import KERNELS, LARGE, TABLE, Asked
 
-# By what a case is called: the direction, whether gradients follow.
+# Direction by the name of a case: whether gradients follow.
 OPERATIONS = {
     f"{name} {what}": (direction, what != "forward")
     for name, direction in (("t2i LSE", "t2i"), ("i2t AVG", "i2t"))

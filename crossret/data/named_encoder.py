@@ -23,12 +23,16 @@ class NamedEncoder:
 
     @staticmethod
     def of(name: str, identity: str) -> NamedEncoder:
-        """By a name as a user types it: a folder, or a model of the Hub."""
+        """An encoder by the name that a user types: a folder, or a model of the Hub."""
         return NamedEncoder(os.path.abspath(name) if os.path.isdir(name) else name, identity)
 
     @staticmethod
     def of_json(contents: Any, place: str) -> NamedEncoder:
-        """What ``dataclasses.asdict`` made. Raises a ValueError that names ``place`` where it is something else."""
+        """An encoder from the dict that ``dataclasses.asdict`` made.
+
+        Raises:
+            ValueError: it is something else; names ``place``.
+        """
         if not isinstance(contents, Mapping) or contents.keys() != {"name", "identity"}:
             raise ValueError(f"{place} must be an object of name and identity")
         if not all(isinstance(part, str) for part in contents.values()):

@@ -270,7 +270,7 @@ class PrecomputedDataset:
 
     @property
     def words_by(self) -> NamedEncoder | None:
-        """What made these tokens; None where that is not told.
+        """Encoder that made these tokens; None where that is not told.
 
         Raises:
             ValueError: the file is malformed; names it.

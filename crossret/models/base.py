@@ -230,7 +230,7 @@ def text_reader_of(model: Any) -> TextEncoder | None:
 
 
 def captions_by(model: Any) -> NamedEncoder | None:
-    """What made the stored tokens of captions that a model was trained on, where that is known."""
+    """Encoder of the stored tokens of captions that a model was trained on, where that is known."""
     return getattr(model, "captions_by", None)
 
 

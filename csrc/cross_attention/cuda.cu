@@ -196,7 +196,7 @@ std::string constant(const char* name, std::initializer_list<int64_t> values) {
 
 std::string attention_constants() {
   return constant("attention_fragment_bytes", {kWarp * int64_t{sizeof(Chunk)}}) +
-         // By float32's own products, those in TF32, bfloat16, float16.
+         // Rows by arithmetic: float32's own products, TF32, bfloat16, float16.
          constant("attention_fragment_rows",
                   {Fine<Ieee>::rows, Fine<TFloat32>::rows, Fine<BFloat16>::rows, Fine<Float16>::rows}) +
          constant("attention_most_rows", {kPackWarps * kMostY});

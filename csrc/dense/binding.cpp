@@ -71,7 +71,7 @@ void linear(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   stack[0] = torch::stable::detail::from(out);
 }
 
-// Of rows, dy · W; of the weight, dyᵀ · rows; of the bias, the sums of dy.
+// Gradients: of rows dy · W, of the weight dyᵀ · rows, of the bias the sums of dy.
 void gradients(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   Arguments arguments(stack, n_arguments);
   const auto given = arguments.take<Tensor>();

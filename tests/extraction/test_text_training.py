@@ -133,7 +133,7 @@ def test_stored_tokens_and_a_frozen_encoder_give_the_same_scores(
 def test_a_model_of_stored_tokens_reads_new_captions(
     scenes: Path, folder_of: Callable[[str], Path], tmp_path: Path, crossret: Cli
 ) -> None:
-    """By the encoder that made its tokens, which it knows by name and tells from others."""
+    """The encoder that made its tokens reads them: it is known by name and told from others."""
     folder = tmp_path / "bert"
     shutil.copytree(folder_of("bert"), folder)
     data, run = with_tokens(scenes, load_text_encoder(folder), tmp_path / "data"), tmp_path / "run"
@@ -194,7 +194,7 @@ def test_a_saved_model_leaves_nothing_of_the_one_before(
 
 
 def test_a_loss_that_is_to_start_otherwise_does() -> None:
-    """Of a model that is fine-tuned."""
+    """A model that is fine-tuned takes a new scale."""
     config = ScanConfig(image_dim=3, vocabulary_size=5, embed_dim=4, word_dim=4, loss="infonce")
     again = with_config(Scan(config), replace(config, loss_scale=3.0), "x")
     assert again.matching_loss.log_scale.exp().item() == pytest.approx(3)

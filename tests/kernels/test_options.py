@@ -80,7 +80,7 @@ def test_options_are_values(kind: Any, keywords: Any) -> None:
 
 
 def test_defaults_are_the_published_numbers() -> None:
-    """Of SCAN's train.py and the slope in its model.py; of SCAN Eqs. 9 and 10; of the models' presets here."""
+    """Numbers of SCAN's train.py and the slope in its model.py; of SCAN Eqs. 9 and 10; of the models' presets here."""
     published = {"direction": "t2i", "raw_feature_norm": "clipped_l2norm", "clip_slope": 0.1, "lambda_softmax": 9.0}
     assert asdict(ScanOptions()) == {**published, "lambda_lse": 6.0, "pooling": "avg", "normalize": False}
     model = ScanConfig(image_dim=1, vocabulary_size=1).attention_options("t2i")
@@ -92,7 +92,7 @@ def test_defaults_are_the_published_numbers() -> None:
 
 @pytest.mark.parametrize(("operation", "kind"), [("scan_scores", ScanOptions), ("maxsim_scores", MaxSimOptions)])
 def test_codes_are_what_operations_take(operation: str, kind: Any) -> None:
-    """By number, name and type, ahead of what only gradients need."""
+    """Codes agree with schemas by number, name and type, ahead of what only gradients need."""
     schema = getattr(torch.ops.crossret, operation).default._schema
     taken = ", ".join(f"{argument.type} {argument.name}" for argument in schema.arguments)
     assert kind.schema in taken

@@ -66,7 +66,7 @@ class SideSizes(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """What is made of lengths, int32; anything where shapes tell.
+    """Tables made of lengths, int32; unused where shapes are enough.
 
     Attributes:
         groups: of contexts, as `tables.groups_of` makes them, window by window.
@@ -117,7 +117,7 @@ class Kind(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a call comes to.
+    """Plan of a call: its tables and sizes.
 
     Attributes:
         kind: what its kernels are compiled for.
@@ -203,7 +203,7 @@ class Call:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the scores."""
+        """Shape of the scores."""
         if self.pairs is not None:
             return (self.pairs.size(0),)
         return self.in_order(self.n_contexts, self.n_queries)
@@ -218,11 +218,11 @@ class Call:
         return any(side.counts is not None and not side.counts.any() for side in (self.contexts, self.queries))
 
     def in_order(self, of_contexts: Of, of_queries: Of) -> tuple[Of, Of]:
-        """What there is of either side as (image's, caption's)."""
+        """Values of contexts and queries as (image's, caption's)."""
         return (of_contexts, of_queries) if self.context_column == 0 else (of_queries, of_contexts)
 
     def cut(self, index: bool, gradients: bool) -> tuple[Kind, int]:
-        """What kernels are compiled for, and queries of a tile of whole items; 0 where each item has its own.
+        """Kind of the kernels, and the queries of a tile of whole items; 0 where each item has its own.
 
         What kernels are compiled for follows from the sides' widths, never from lengths or how many items there are. A
         single item of queries, as a search has, is the exception: it has no others to share a tile with.
@@ -329,7 +329,7 @@ class Call:
         return Operand(values, self.inverse_norms(of_contexts) if self.normalize else extents, extents)
 
     def of_pairs(self, of_items: Tensor, of_contexts: bool) -> Tensor:
-        """What items of a side have (items, …), as that of pairs' items: in the scores' shape, or broadcast to it."""
+        """Values of a side's items (items, …) for the pairs: in the scores' shape, or broadcast to it."""
         if self.pairs is not None:
             return of_items[self.pairs[:, self.context_column if of_contexts else 1 - self.context_column]]
         return of_items.unsqueeze(1 if of_contexts == (self.context_column == 0) else 0)

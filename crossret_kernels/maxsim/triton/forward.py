@@ -38,7 +38,7 @@ class Found(NamedTuple):
 
 
 class Strides(NamedTuple):
-    """Of scores, and of best contexts, by items of contexts or listed pairs and by items of queries.
+    """Strides of scores and of best contexts, by items of contexts or listed pairs and by items of queries.
 
     Where the last is 0, the plan's `starts` tell.
     """

@@ -69,7 +69,7 @@ class Part:
 
     @property
     def strides(self) -> tuple[int, int]:
-        """Of the scores' gradients, by contexts and by queries."""
+        """Strides of the scores' gradients, by contexts and by queries."""
         return (self.grads.stride(0), 0) if self.pairs is not None else self.call.in_order(*self.grads.stride())
 
     def adds(self, of_contexts: bool) -> bool:
