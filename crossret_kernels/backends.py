@@ -21,8 +21,8 @@ from crossret_kernels.torch_internals import environment
 
 PACKAGE = Path(__file__).parent
 BACKENDS = ("cpu", "triton", "cuda", "torch", "reference")
-# What backend=None takes the first of that can serve the call; "torch" can serve all, on any device. Of stacked cross
-# attention, which both "triton" and "cuda" have kernels of, `fastest` tells which come first.
+# Backends by device type; backend=None takes the first that can serve the call, and "torch" can serve all. `fastest`
+# decides between "triton" and "cuda" where both have kernels, which is stacked cross attention.
 FASTEST_FIRST = {"cpu": ("cpu", "torch"), "cuda": ("triton", "cuda", "torch")}
 ENVIRONMENT_VARIABLE = "CROSSRET_BACKEND"
 ISA_VARIABLE = "CROSSRET_CPU_ISA"  # read once, when the library loads
