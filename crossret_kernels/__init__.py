@@ -20,6 +20,7 @@ from crossret_kernels.heterogeneous_attention.options import (
     HeterogeneousOptions,
 )
 from crossret_kernels.heterogeneous_attention.weights import heterogeneous_attention_weights
+from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.maxsim.argmax import MaxSimArgmax, maxsim_argmax
 from crossret_kernels.maxsim.op import maxsim_scores
 from crossret_kernels.maxsim.options import MaxSimFields, MaxSimOptions
@@ -38,6 +39,7 @@ __all__ = [
     "MaxSimFields",
     "MaxSimOptions",
     "PooledAttention",
+    "Ragged",
     "ScanAttended",
     "ScanAttention",
     "ScanContributions",

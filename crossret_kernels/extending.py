@@ -27,9 +27,10 @@ from crossret_kernels.inputs.blocks import (
     bounded_runs,
     release_pages,
 )
+from crossret_kernels.inputs.layouts import SideNames, is_packed
 from crossret_kernels.inputs.options import choose
 from crossret_kernels.inputs.pairs import QUERIES
-from crossret_kernels.inputs.sides import Features, Lengths, SideNames, is_packed
+from crossret_kernels.inputs.sides import Features, Lengths
 from crossret_kernels.inputs.tensors import as_integers, check_dense, check_floating, check_has_values, checkable
 from crossret_kernels.padded.arithmetic import safe_sqrt, vector_length
 from crossret_kernels.padded.chunked import WORKSPACE_BYTES, recomputed

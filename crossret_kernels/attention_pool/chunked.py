@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -28,7 +26,7 @@ def attention_pool_chunked(values: Ragged, logits: Ragged) -> tuple[Tensor, Tens
     for x, a in chunks:
 
         def pooled(x_rows: Tensor, a_rows: Tensor, x: Ragged = x, a: Ragged = a) -> tuple[Tensor, Tensor]:
-            (padded, mask), (heads, _) = replace(x, values=x_rows).padded(), replace(a, values=a_rows).padded()
+            (padded, mask), (heads, _) = x.with_values(x_rows).padded(), a.with_values(a_rows).padded()
             weights = torch.softmax(heads.to(dtype).mT.masked_fill(~mask[:, None], -torch.inf), -1)
             return weights @ padded.to(dtype), weights
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,9 +12,10 @@ from torch import Tensor
 from crossret_kernels.attention_pool.chunked import attention_pool_chunked
 from crossret_kernels.attention_pool.reference import attention_pool_reference
 from crossret_kernels.backends import select_in_torch
+from crossret_kernels.inputs.layouts import SideNames, is_packed
 from crossret_kernels.inputs.operands import check_operand
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import Features, Lengths, SideNames, as_ragged, is_packed
+from crossret_kernels.inputs.sides import Features, Lengths, as_ragged
 from crossret_kernels.inputs.tensors import Array, check_has_values
 from crossret_kernels.operations import needs_gradient
 
@@ -92,9 +92,11 @@ def attention_pool_weights(
 
 def _as_logits(logits: Any, values: Any, items: Ragged) -> Ragged:
     """The logits in the layout of the values."""
+    if isinstance(values, Ragged):
+        values = values.as_given()[0]
     if isinstance(values, (Tensor, np.ndarray)) or is_packed(values):
         form = "(n, L, r)" if items.offsets is None else "(rows, r)"
-        return replace(items, values=_checked("logits", logits, items.values, form, items.values.shape[:-1]))
+        return items.with_values(_checked("logits", logits, items.values, form, items.values.shape[:-1]))
     if not isinstance(logits, Sequence):
         raise TypeError(f"logits must be a list of (L, r) tensors as the values are, not {type(logits).__name__}")
     if len(logits) != len(values):
@@ -106,8 +108,8 @@ def _as_logits(logits: Any, values: Any, items: Ragged) -> Ragged:
         if checked[-1].size(1) != checked[0].size(1):
             raise ValueError(f"{name} has r = {checked[-1].size(1)} but logits[0] has r = {checked[0].size(1)}")
     if items.offsets is None:
-        return replace(items, values=checked[0].unsqueeze(0))
-    listed = Ragged(checked[0][:0], items.offsets, None, items=checked)
+        return items.with_values(checked[0].unsqueeze(0))
+    listed = Ragged.trusted(checked[0][:0], items.offsets, items=checked)
     return listed if items.items is not None and not needs_gradient(checked) else listed.joined()
 
 

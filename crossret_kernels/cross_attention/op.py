@@ -73,8 +73,9 @@ def scan_scores(
 
     Args:
         regions: region features of the images: padded (n_images, R, D); or packed ``(values (rows, D), cu_seqlens
-            (n_images + 1,))``; or a list of (R_i, D) tensors. float32, bfloat16, float16 or float64.
-        words: word features of the captions, in any of the same three layouts; same D, dtype and device.
+            (n_images + 1,))``; or a list of (R_i, D) tensors; or a `Ragged` of any of these. float32,
+            bfloat16, float16 or float64.
+        words: word features of the captions, in any of the same layouts; same D, dtype and device.
         region_lengths: valid regions of each padded image, (n_images,) integers; None when all are. What lies behind
             them is never read.
         word_lengths: the same for captions.

@@ -6,7 +6,7 @@ What is made of each item once is PyTorch's; what pairs take is too in backend "
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -100,7 +100,7 @@ class _Heterogeneous(Shared):
             return super().gradients(tensors, needed, gradients)
         dtype = tensors[-1].dtype  # in which gradients of items are summed up
         leaves = [x.detach().to(dtype).requires_grad_(own) for x, own in zip(tensors, needed, strict=True)]
-        images, captions = (replace(x, values=y) for x, y in zip((self.images, self.captions), leaves, strict=False))
+        images, captions = (x.with_values(y) for x, y in zip((self.images, self.captions), leaves, strict=False))
         with torch.enable_grad():
             scores = of_listed(images, captions, wanted, nested(leaves[2:]), self.options, self.products)[0]
             scores.backward(gradients[0][wanted.unbind(1)].to(scores.dtype))

@@ -148,7 +148,7 @@ def _first_rows(side: Ragged, empty: bool) -> Ragged:
     lengths = (~side.empty).to(torch.int64) if empty else None
     if side.mask is not None and side.mask.size(1):
         mask = side.mask.to(side.values.device, non_blocking=True)
-        return Ragged(first_valid(side.values, mask).unsqueeze(1), None, lengths)
+        return Ragged.trusted(first_valid(side.values, mask).unsqueeze(1), None, lengths)
     if side.offsets is None:
-        return Ragged(side.values[:, :1], None, lengths)
-    return Ragged(side.gathered(torch.arange(len(side), device=side.values.device), 1)[0], None, lengths)
+        return Ragged.trusted(side.values[:, :1], None, lengths)
+    return Ragged.trusted(side.gathered(torch.arange(len(side), device=side.values.device), 1)[0], None, lengths)

@@ -34,8 +34,8 @@ def heterogeneous_attention_reference(
         made: tuple[Tensor, ...] = ((v * e).sum(-1),)
     else:
         # Each pair's own regions with its own words, as stacked cross attention matches them.
-        images = Ragged(attended.regions, None, None, attended.region_mask)
-        captions = Ragged(attended.words, None, None, attended.word_mask)
+        images = Ragged.trusted(attended.regions, mask=attended.region_mask)
+        captions = Ragged.trusted(attended.words, mask=attended.word_mask)
         places = torch.arange(len(images), device=attended.regions.device)
         made = scan_attention_reference(images, captions, torch.stack([places, places], 1), options.local)
     return made if pairs is not None else (made[0].view(len(regions), len(words)),)

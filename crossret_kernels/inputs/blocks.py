@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret_kernels.inputs.arrays import as_tensor, check_array
-from crossret_kernels.inputs.sides import Features, Lengths, SideNames, as_ragged, is_packed
+from crossret_kernels.inputs.layouts import SideNames, check_alone, is_packed
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.inputs.sides import Features, Lengths, as_ragged
 from crossret_kernels.inputs.tensors import Array, as_int64, as_integers, check_floating
 
 # Of features in a block: enough that the cost of a call does not show, little beside any machine's memory.
@@ -110,6 +112,9 @@ class FeatureBlocks:
             dtype: what blocks of an array are cast to; None leaves them as they are.
         """
         name, lengths_name = names.features, names.lengths
+        if isinstance(features, Ragged):
+            check_alone(lengths, mask, names, "a Ragged knows its lengths")
+            features, lengths, mask = features.as_given()
         sizes = None if lengths is None else as_integers(lengths, lengths_name)
         values: Any = features
         check: Any = features
@@ -231,6 +236,7 @@ class WithFactors:
 def device_of(*sides: Features) -> torch.device:
     """Where the first tensor among features is; the CPU where all are arrays."""
     for side in sides:
+        side = side.values if isinstance(side, Ragged) else side
         first = side[0] if isinstance(side, (tuple, list)) and side else side
         if isinstance(first, Tensor):
             return first.device

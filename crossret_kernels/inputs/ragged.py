@@ -1,41 +1,116 @@
-"""Ragged feature sequences: one internal form for padded, packed and list inputs, with lengths or masks."""
+"""`Ragged`: items of any length, padded, packed or listed, with lengths or a mask; one form for all inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from crossret_kernels.inputs.layouts import SideNames, checked_parts, lengths_on_device, packed_parts
+from crossret_kernels.inputs.tensors import Array, check_has_values, checkable
 
-@dataclass(slots=True)
+_NAMES = SideNames("values", "lengths", "mask", "item")
+
+
+@dataclass(slots=True, init=False, eq=False)
 class Ragged:
-    """Items of any length, as the caller laid them out: no form is copied to be scored.
+    """Items of any length in the layout that they come in, checked once; functions of features take it for `regions`,
+    `words` and their like, as often as it is to be scored.
+
+    ``Ragged(values)`` or, of padded values, ``Ragged(values, lengths=...)`` or ``Ragged(values, mask=...)``; of packed
+    ones ``Ragged(values, offsets=...)``. ``len(ragged)`` is the number of items.
+
+    Args:
+        values: padded (n, L, D), packed (rows, D) with offsets, or a list of (L_i, D); tensors or arrays of float32,
+            bfloat16, float16 or float64. No layout is copied.
+        lengths: valid rows of each padded item, (n,) integers.
+        mask: valid rows of padded items, (n, L) bool, True anywhere.
+        offsets: (n + 1,) integers from 0 to rows: item k is ``values[offsets[k] : offsets[k + 1]]``.
 
     Attributes:
-        values: padded (n, L, D), or packed (rows, D); of a list none, (0, D), for its D, dtype and device.
-        offsets: (n + 1,) int64, item k is ``values[offsets[k] : offsets[k + 1]]``; of a list where its items were if
-            it was packed; None where padded.
-        padded_lengths: (n,) int64, item k is ``values[k, : padded_lengths[k]]``; None where packed, masked or all L are
-            valid.
-        mask: (n, L) bool, contiguous, item k is ``values[k, mask[k]]``; None where there is none.
+        values: as given, as a tensor; of a list none, (0, D), for its D, dtype and device.
+        offsets: (n + 1,) int64; of a list where its items were if it was packed; None where padded.
+        padded_lengths: (n,) int64; None where packed, masked or all L are valid.
+        mask: (n, L) bool, contiguous; None where there is none.
         items: (L_k, D) of a list, two or more of them; None for other layouts. No gradient goes to them.
+        has_empty: whether an item is known to have no rows: functions take such items with an `empty_score` only.
+
+    Raises:
+        ValueError: shapes, lengths or offsets out of range, or several of lengths, mask and offsets. TypeError: other
+            dtypes. Both name the argument and the place.
 
     Offsets, lengths and masks are on the values' device or, wherever they were looked at, on the CPU: a plan can be
-    made of them without waiting for a device. Items are empty only where a call says what their pairs score.
+    made of them without waiting for a device.
     """
 
     values: Tensor
     offsets: Tensor | None
     padded_lengths: Tensor | None
-    mask: Tensor | None = None
-    items: Sequence[Tensor] | None = None
+    mask: Tensor | None
+    items: Sequence[Tensor] | None
+    has_empty: bool
+
+    def __init__(
+        self,
+        values: Array | Sequence[Array],
+        *,
+        lengths: Array | Sequence[int] | None = None,
+        mask: Array | None = None,
+        offsets: Array | None = None,
+    ) -> None:
+        if sum(x is not None for x in (lengths, mask, offsets)) > 1:
+            raise ValueError("lengths, mask and offsets exclude each other: pass one of them")
+        looking = checkable()
+        on_host = lengths_on_device(values, lengths, mask, offsets) if looking else None
+        if on_host is not None:
+            (on_host,) = together_on_host((on_host,))
+        if offsets is None:
+            parts = checked_parts(values, lengths, mask, _NAMES, True, looking, on_host)
+        else:
+            parts = packed_parts(values, offsets, ("values", "offsets"), _NAMES.item, True, looking, on_host)
+        self.values, self.offsets, self.padded_lengths, self.mask, self.items = parts
+        check_has_values(self.values, "values")
+        self.has_empty = looking and not bool(self.lengths.all())
+
+    @classmethod
+    def trusted(
+        cls,
+        values: Tensor,
+        offsets: Tensor | None = None,
+        padded_lengths: Tensor | None = None,
+        mask: Tensor | None = None,
+        items: Sequence[Tensor] | None = None,
+    ) -> Ragged:
+        """Of checked parts."""
+        ragged = cls.__new__(cls)
+        ragged.values, ragged.offsets, ragged.padded_lengths = values, offsets, padded_lengths
+        ragged.mask, ragged.items, ragged.has_empty = mask, items, False
+        return ragged
 
     def __len__(self) -> int:
         return self.values.size(0) if self.offsets is None else self.offsets.size(0) - 1
+
+    def with_values(self, values: Tensor) -> Ragged:
+        """Other values in the same layout."""
+        return Ragged.trusted(values, self.offsets, self.padded_lengths, self.mask, self.items)
+
+    def as_given(self) -> tuple[Any, Tensor | None, Tensor | None]:
+        """(features, lengths, mask) in the layouts that functions take."""
+        if self.items is not None:
+            return self.items, None, None
+        return self.values if self.offsets is None else (self.values, self.offsets), self.padded_lengths, self.mask
+
+    @property
+    def most_rows(self) -> int | None:
+        """Rows that an item can have, as far as shapes tell: None where packed."""
+        if self.items is not None:
+            return max(item.shape[0] for item in self.items)
+        return self.values.shape[1] if self.offsets is None else None
 
     def tensors(self) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
         """(values, offsets, lengths, mask), as the native operations take them; not of a list."""
@@ -49,7 +124,7 @@ class Ragged:
 
     def joined(self) -> Ragged:
         """A list as packed rows; other layouts as they are."""
-        return self if self.items is None else Ragged(torch.cat(tuple(self.items)), self.offsets, None)
+        return self if self.items is None else Ragged.trusted(torch.cat(tuple(self.items)), self.offsets)
 
     @property
     def lengths(self) -> Tensor:
@@ -92,7 +167,7 @@ class Ragged:
 
     def without_values(self) -> Ragged:
         """The layout alone, to keep where the values must not be kept: they are to be replaced ahead of any use."""
-        return replace(self, values=self.values.new_empty(0))
+        return self.with_values(self.values.new_empty(0))
 
     def split(self, counts: Sequence[int], widths: Sequence[int]) -> list[Ragged]:
         """Successive items, so many at a time, no copy; of padded ones the first places, so many of each.
@@ -105,7 +180,7 @@ class Ragged:
                 for x in (self.values, self.padded_lengths, self.mask)
             ]
             return [
-                Ragged(rows[:, :width], None, lengths, None if mask is None else mask[:, :width])
+                Ragged.trusted(rows[:, :width], None, lengths, None if mask is None else mask[:, :width])
                 for rows, lengths, mask, width in zip(*of_all, widths, strict=True)
             ]
         borders = [0, *accumulate(counts)]
@@ -113,8 +188,8 @@ class Ragged:
         own = [offsets[first : last + 1] - offsets[first] for first, last in pairwise(borders)]
         if self.items is not None:
             items = [self.items[first:last] for first, last in pairwise(borders)]
-            return [Ragged(self.values, x, None, items=listed) for x, listed in zip(own, items, strict=True)]
-        return [Ragged(x, y, None) for x, y in zip(self.values.split([int(x[-1]) for x in own]), own, strict=True)]
+            return [Ragged.trusted(self.values, x, items=listed) for x, listed in zip(own, items, strict=True)]
+        return [Ragged.trusted(x, y) for x, y in zip(self.values.split([int(x[-1]) for x in own]), own, strict=True)]
 
     def packed(self) -> Tensor:
         """Rows of all items without gaps, (sum of lengths, D)."""

@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 from crossret_kernels.backends import select_backend
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.pairs import ATTENDING, as_pairs, in_slices, shape_scores
-from crossret_kernels.inputs.sides import Features, Lengths, as_sides, most_rows
+from crossret_kernels.inputs.sides import Features, Lengths, as_sides
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.maxsim.op import ARGMAX, SCORES_AND_ARGMAX, score_sides
 from crossret_kernels.maxsim.options import MaxSimFields, MaxSimOptions
@@ -58,7 +58,7 @@ def maxsim_argmax(
     options = checked(MaxSimOptions, options, fields)
     images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
     selected = as_pairs(pairs, candidates, query, ATTENDING[options.direction], images, captions)
-    width = most_rows(words if options.direction == "t2i" else regions)
+    width = (captions if options.direction == "t2i" else images).most_rows
     queries = captions if options.direction == "t2i" else images
     values = images.values, captions.values
     if select_backend(backend, values[0].device, values[0].dtype) == "cpu" and not (

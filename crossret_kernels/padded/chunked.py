@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -169,7 +169,7 @@ def of_chunks(
 
     def scored(image: Ragged, caption: Ragged) -> Tensor:
         def padded(v: Tensor, e: Tensor) -> Tensor:
-            return score(*replace(image, values=v).padded(), *replace(caption, values=e).padded())
+            return score(*image.with_values(v).padded(), *caption.with_values(e).padded())
 
         return recomputed(padded, image.values, caption.values, draws=draws)
 
@@ -196,7 +196,7 @@ def of_pairs(
     def scored(v: Tensor, e: Tensor, chunk: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
         sides: list[Tensor] = []
         for side, items, width in zip(
-            (replace(regions, values=v), replace(words, values=e)), chunk.unbind(1), widths, strict=True
+            (regions.with_values(v), words.with_values(e)), chunk.unbind(1), widths, strict=True
         ):
             if prepare is None or not checkable():
                 rows, mask = side.gathered(items, width)
@@ -228,7 +228,7 @@ def widened(side: Ragged) -> Ragged:
     """Half-precision features as float32, where they get gradients: so these are summed and rounded once."""
     if not needs_gradient((side.values,)) and recomputes():
         return side
-    return replace(side, values=side.values.to(_computed_in(side.values)))
+    return side.with_values(side.values.to(_computed_in(side.values)))
 
 
 def _prepared(features: Tensor, transform: Callable[[Tensor], Tensor] | None) -> Tensor:

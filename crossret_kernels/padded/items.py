@@ -138,7 +138,7 @@ class _Recomputed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[1:]
-        images, captions = replace(ctx.call.images, values=tensors[0]), replace(ctx.call.captions, values=tensors[1])
+        images, captions = ctx.call.images.with_values(tensors[0]), ctx.call.captions.with_values(tensors[1])
         call = replace(ctx.call, images=images, captions=captions)
         # Autocast is as the scores found it, and not as the backward pass does.
         with torch.autocast(**ctx.autocast):

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.inputs.blocks import FeatureBlocks, ItemBlocks, WithFactors, device_of
+from crossret_kernels.inputs.layouts import SideNames
 from crossret_kernels.inputs.options import choose
 from crossret_kernels.inputs.pairs import QUERIES
-from crossret_kernels.inputs.sides import IMAGES_AND_CAPTIONS, Features, Lengths, SideNames
+from crossret_kernels.inputs.sides import IMAGES_AND_CAPTIONS, Features, Lengths
 from crossret_kernels.inputs.tensors import Array
 
 # Scores that exist at a time: 8 MiB in float32. Merging in PyTorch operations takes some five times that.

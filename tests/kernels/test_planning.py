@@ -82,7 +82,7 @@ def test_parts_of_pairs_are_even(n_images: int, n_captions: int, most: int) -> N
 def test_a_batch_of_pairs_is_one_run_of_either_side_on_a_gpu(gradients: bool) -> None:
     """At the papers' sizes: what is made of items once is made once, and the host tells the device once."""
     batch, dim, rows = 128, 1024, (36, 20)
-    sides = [Ragged(torch.empty(batch, most, dim, device="meta"), None, None) for most in rows]
+    sides = [Ragged.trusted(torch.empty(batch, most, dim, device="meta")) for most in rows]
     options = HeterogeneousOptions(heads=8)
     parameters = gated_parameters(*[dim] * 5).flat()
     with torch.set_grad_enabled(gradients):
