@@ -17,7 +17,6 @@ Each is described where it is defined. These names stay as the public ones do; a
 
 from crossret_kernels.backends import ENVIRONMENT_VARIABLE, serving
 from crossret_kernels.contrastive_loss.rows import infonce_row_loss
-from crossret_kernels.inputs.arrays import as_tensor
 from crossret_kernels.inputs.blocks import (
     BLOCK_BYTES,
     Chosen,
@@ -27,11 +26,18 @@ from crossret_kernels.inputs.blocks import (
     bounded_runs,
     release_pages,
 )
-from crossret_kernels.inputs.layouts import SideNames, is_packed
 from crossret_kernels.inputs.options import choose
 from crossret_kernels.inputs.pairs import QUERIES
+from crossret_kernels.inputs.ragged import SideNames, is_packed
 from crossret_kernels.inputs.sides import Features, Lengths
-from crossret_kernels.inputs.tensors import as_integers, check_dense, check_floating, check_has_values, checkable
+from crossret_kernels.inputs.tensors import (
+    as_integers,
+    as_tensor,
+    check_dense,
+    check_floating,
+    check_has_values,
+    checkable,
+)
 from crossret_kernels.padded.arithmetic import safe_sqrt, vector_length
 from crossret_kernels.padded.chunked import WORKSPACE_BYTES, recomputed
 from crossret_kernels.ranking_loss.rows import triplet_row_loss

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.inputs.blocks import FeatureBlocks, device_of
-from crossret_kernels.inputs.layouts import SideNames
 from crossret_kernels.inputs.options import check_flag, checked, choose
 from crossret_kernels.inputs.pairs import Pairs, as_pairs, shape_scores
-from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.inputs.ragged import Ragged, SideNames
 from crossret_kernels.inputs.sides import Features, Lengths, as_sides
 from crossret_kernels.inputs.tensors import Array, check_dense
 from crossret_kernels.maxsim.both import score_both_ways

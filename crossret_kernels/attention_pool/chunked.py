@@ -9,6 +9,7 @@ from torch.compiler import is_compiling
 
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.padded.chunked import WORKSPACE_BYTES, recomputed, split
+from crossret_kernels.padded.forms import pad_items
 
 
 def attention_pool_chunked(values: Ragged, logits: Ragged) -> tuple[Tensor, Tensor]:
@@ -26,7 +27,7 @@ def attention_pool_chunked(values: Ragged, logits: Ragged) -> tuple[Tensor, Tens
     for x, a in chunks:
 
         def pooled(x_rows: Tensor, a_rows: Tensor, x: Ragged = x, a: Ragged = a) -> tuple[Tensor, Tensor]:
-            (padded, mask), (heads, _) = x.with_values(x_rows).padded(), a.with_values(a_rows).padded()
+            (padded, mask), (heads, _) = pad_items(x.with_values(x_rows)), pad_items(a.with_values(a_rows))
             weights = torch.softmax(heads.to(dtype).mT.masked_fill(~mask[:, None], -torch.inf), -1)
             return weights @ padded.to(dtype), weights
 

@@ -12,9 +12,8 @@ from torch import Tensor
 from crossret_kernels.attention_pool.chunked import attention_pool_chunked
 from crossret_kernels.attention_pool.reference import attention_pool_reference
 from crossret_kernels.backends import select_in_torch
-from crossret_kernels.inputs.layouts import SideNames, is_packed
 from crossret_kernels.inputs.operands import check_operand
-from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.inputs.ragged import Ragged, SideNames, is_packed
 from crossret_kernels.inputs.sides import Features, Lengths, as_ragged
 from crossret_kernels.inputs.tensors import Array, check_has_values
 from crossret_kernels.operations import needs_gradient

@@ -14,6 +14,7 @@ from crossret_kernels.cross_attention.attention import (
 from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.padded.arithmetic import pool, safe_normalize, vector_length
+from crossret_kernels.padded.forms import pad_items
 
 
 def scan_scores_reference(regions: Ragged, words: Ragged, pairs: Tensor | None, options: ScanOptions) -> Tensor:
@@ -41,7 +42,7 @@ def _attend(
     regions: Ragged, words: Ragged, pairs: Tensor | None, options: ScanOptions
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Attended vectors (…, Q, D), weights (…, C, Q), relevances (…, Q), masks of contexts (…, C) and queries (…, Q)."""
-    (v, v_mask), (e, e_mask) = regions.padded(), words.padded()
+    (v, v_mask), (e, e_mask) = pad_items(regions), pad_items(words)
     if options.normalize:
         v, e = safe_normalize(v), safe_normalize(e)
     if pairs is None:

@@ -13,6 +13,7 @@ from crossret_kernels.gated_attention.parameters import GatedAttention
 from crossret_kernels.gated_attention.step import Side, earlier_levels, score, side
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.operations import for_gradients
+from crossret_kernels.padded.forms import pad_items
 from crossret_kernels.padded.items import Limits, Shared, few_with_gradient, gradients_of
 from crossret_kernels.padded.pairing import Listing, Pairing, Rectangle
 
@@ -95,7 +96,7 @@ class _Gated(Shared):
 
     def at_once(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
         dtype = parameters[-1].dtype
-        (v, v_mask), (e, e_mask) = self.images.padded(), self.captions.padded()
+        (v, v_mask), (e, e_mask) = pad_items(self.images), pad_items(self.captions)
         call = replace(self, backend="torch")
         images = call.share(False, v.to(dtype), v_mask, [beside[0].to(dtype)], parameters)
         captions = call.share(True, e.to(dtype), e_mask, [beside[1].to(dtype)], parameters)

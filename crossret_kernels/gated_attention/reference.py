@@ -9,6 +9,7 @@ from crossret_kernels.cross_attention.attention import EPS
 from crossret_kernels.gated_attention.parameters import AttentionStep, GatedAttention
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.padded.arithmetic import safe_divide, safe_sqrt
+from crossret_kernels.padded.forms import pad_items
 
 
 def gated_attention_reference(
@@ -22,7 +23,7 @@ def gated_attention_reference(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Scores (…), weights of regions (…, M) and of words (…, L); "…" is (images, captions), or (P,) for pairs."""
     dtype = parameters.region_gate_weight.dtype
-    (v, v_mask), (e, e_mask) = regions.padded(), words.padded()
+    (v, v_mask), (e, e_mask) = pad_items(regions), pad_items(words)
     of_images = [v.to(dtype), v_mask, region_contexts.to(dtype)]
     of_captions = [e.to(dtype), e_mask, word_contexts.to(dtype)]
     if pairs is None:

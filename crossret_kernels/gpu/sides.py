@@ -15,7 +15,7 @@ from torch import Tensor
 
 from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.gpu.planning import NOT_CAPTURED, brought, capturing
-from crossret_kernels.inputs.ragged import together_on_host
+from crossret_kernels.inputs.tensors import together_on_host
 
 MOST_ROWS = 2**31 - 2**16  # tables of rows are int32; blocks of them may reach beyond the last
 

@@ -27,6 +27,7 @@ from crossret_kernels.inputs.pairs import ATTENDING, as_asked, as_pairs, shape_s
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_traceable
 from crossret_kernels.inputs.tensors import Array, checkable
+from crossret_kernels.padded.forms import gather_items
 from crossret_kernels.torch_internals import transformed
 
 
@@ -151,4 +152,4 @@ def _first_rows(side: Ragged, empty: bool) -> Ragged:
         return Ragged.trusted(first_valid(side.values, mask).unsqueeze(1), None, lengths)
     if side.offsets is None:
         return Ragged.trusted(side.values[:, :1], None, lengths)
-    return Ragged.trusted(side.gathered(torch.arange(len(side), device=side.values.device), 1)[0], None, lengths)
+    return Ragged.trusted(gather_items(side, torch.arange(len(side), device=side.values.device), 1)[0], None, lengths)

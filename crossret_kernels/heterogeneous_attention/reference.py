@@ -14,6 +14,7 @@ from crossret_kernels.heterogeneous_attention.options import LAYER_NORM_EPS, Het
 from crossret_kernels.heterogeneous_attention.pairs import every_pair
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.padded.arithmetic import safe_normalize
+from crossret_kernels.padded.forms import pad_items
 
 
 def heterogeneous_attention_reference(
@@ -49,7 +50,7 @@ def _attended(
     options: HeterogeneousOptions,
 ) -> PairFeatures:
     """Every pair's regions and words after the layers."""
-    (v, v_mask), (e, e_mask) = regions.padded(), words.padded()
+    (v, v_mask), (e, e_mask) = pad_items(regions), pad_items(words)
     if options.normalize:
         v, e = safe_normalize(v), safe_normalize(e)
     images, captions = pairs.unbind(1)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from crossret_kernels.inputs.arrays import as_tensor
-from crossret_kernels.inputs.tensors import check_floating
+from crossret_kernels.inputs.tensors import as_tensor, check_floating
 
 
 def check_operand(

@@ -10,11 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossret_kernels.inputs.arrays import as_tensor
-from crossret_kernels.inputs.layouts import plural
 from crossret_kernels.inputs.options import choose
-from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.tensors import FEW, Array, autocasts, bounds, check_integers, checkable
+from crossret_kernels.inputs.ragged import Ragged, plural
+from crossret_kernels.inputs.tensors import FEW, Array, as_tensor, autocasts, bounds, check_integers, checkable
 from crossret_kernels.operations import needs_gradient
 from crossret_kernels.torch_internals import transformed
 

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from crossret_kernels.inputs.layouts import SideNames, check_alone, checked_parts, lengths_on_device
 from crossret_kernels.inputs.options import check_number
-from crossret_kernels.inputs.ragged import Ragged, together_on_host
-from crossret_kernels.inputs.tensors import Array, autocasts, checkable
+from crossret_kernels.inputs.ragged import Ragged, SideNames, check_alone, checked_parts, lengths_on_device
+from crossret_kernels.inputs.tensors import Array, autocasts, checkable, together_on_host
 from crossret_kernels.operations import needs_gradient
 from crossret_kernels.torch_internals import transformed
 

@@ -17,6 +17,7 @@ from crossret_kernels.maxsim.op import score_sides
 from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.padded.arithmetic import safe_normalize
 from crossret_kernels.padded.chunked import WORKSPACE_BYTES
+from crossret_kernels.padded.forms import gather_items
 from crossret_kernels.padded.shares import pooled_shares
 from crossret_kernels.topk.candidates import pair_runs
 
@@ -40,7 +41,7 @@ def _best_rows(
 ) -> tuple[Tensor, Tensor, Tensor]:
     vectors, masks = [], []
     for side, items in zip((images, captions), pairs.unbind(1), strict=True):
-        rows, mask = side.gathered(items, side.width)
+        rows, mask = gather_items(side, items, side.width)
         vectors.append(safe_normalize(rows.double()) if options.normalize else rows.double())
         masks.append(mask & ~side.empty[items][:, None])
     (queries, contexts), (mask, others) = (x if options.direction == "i2t" else x[::-1] for x in (vectors, masks))

@@ -9,6 +9,7 @@ from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.maxsim.maxima import argmaxima, pooled_maxima
 from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.padded.arithmetic import safe_normalize
+from crossret_kernels.padded.forms import pad_items
 
 
 def maxsim_scores_reference(regions: Ragged, words: Ragged, pairs: Tensor | None, options: MaxSimOptions) -> Tensor:
@@ -28,7 +29,7 @@ def _similarities(
     regions: Ragged, words: Ragged, pairs: Tensor | None, options: MaxSimOptions
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Similarities (…, C, Q) of contexts and queries, and the masks (…, C) and (…, Q) of those that are no padding."""
-    (v, v_mask), (e, e_mask) = regions.padded(), words.padded()
+    (v, v_mask), (e, e_mask) = pad_items(regions), pad_items(words)
     if options.normalize:
         v, e = safe_normalize(v), safe_normalize(e)
     if pairs is None:

@@ -14,6 +14,7 @@ from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.tensors import checkable
 from crossret_kernels.operations import needs_gradient
 from crossret_kernels.padded.arithmetic import has_float64, safe_sqrt, scaled, vector_length
+from crossret_kernels.padded.forms import gather_items, pad_items, split_items
 from crossret_kernels.torch_internals import recomputes
 
 WORKSPACE_BYTES = 32 * 2**20
@@ -169,7 +170,7 @@ def of_chunks(
 
     def scored(image: Ragged, caption: Ragged) -> Tensor:
         def padded(v: Tensor, e: Tensor) -> Tensor:
-            return score(*image.with_values(v).padded(), *caption.with_values(e).padded())
+            return score(*pad_items(image.with_values(v)), *pad_items(caption.with_values(e)))
 
         return recomputed(padded, image.values, caption.values, draws=draws)
 
@@ -199,11 +200,11 @@ def of_pairs(
             (regions.with_values(v), words.with_values(e)), chunk.unbind(1), widths, strict=True
         ):
             if prepare is None or not checkable():
-                rows, mask = side.gathered(items, width)
+                rows, mask = gather_items(side, items, width)
                 sides += rows if prepare is None else prepare(rows, *parameters), mask
             else:
                 items, places = items.unique(return_inverse=True)
-                rows, mask = side.gathered(items, width)
+                rows, mask = gather_items(side, items, width)
                 # Whose gradients are added up in one order, as those of `rows[places]` are not by several threads.
                 sides += (x.index_select(0, places) for x in (prepare(rows, *parameters), mask))
         return score(*sides, *parameters)
@@ -238,7 +239,7 @@ def _prepared(features: Tensor, transform: Callable[[Tensor], Tensor] | None) ->
 
 def _no_scores(regions: Ragged, words: Ragged, transform: Callable[[Tensor], Tensor] | None) -> Tensor:
     """The scores of no pairs, which reach regions and words in the backward pass as any others do."""
-    v, e = (_prepared(side.padded()[0][:, 0], transform) for side in (regions, words))
+    v, e = (_prepared(pad_items(side)[0][:, 0], transform) for side in (regions, words))
     return v @ e.T
 
 
@@ -283,10 +284,10 @@ def split(side: Ragged, rows: int) -> list[Ragged]:
     if _alike(side):
         return split_evenly(side, max(1, rows // side.width))
     groups = runs(side.extents.tolist(), rows)
-    return side.split([len(group) for group in groups], [max(group) for group in groups])
+    return split_items(side, [len(group) for group in groups], [max(group) for group in groups])
 
 
 def split_evenly(side: Ragged, size: int) -> list[Ragged]:
     """So many successive items at a time, at the width of all."""
     counts = [min(size, len(side) - first) for first in range(0, len(side), size)]
-    return side.split(counts, [side.width] * len(counts))
+    return split_items(side, counts, [side.width] * len(counts))

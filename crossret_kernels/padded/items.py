@@ -15,6 +15,7 @@ from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.tensors import autocasts, checkable
 from crossret_kernels.operations import needs_gradient
 from crossret_kernels.padded.chunked import runs
+from crossret_kernels.padded.forms import gather_items
 from crossret_kernels.padded.pairing import Listing, Pairing, Rectangle
 from crossret_kernels.torch_internals import transformed
 
@@ -226,7 +227,7 @@ class _Held:
     ) -> None:  # fmt: skip
         self.side, self.run, self.totals = call.captions if of_captions else call.images, run, totals[of_captions::2]
         longest = max(run.lengths)
-        rows, mask = self.side.gathered(run.indices, longest if self.side.offsets is not None else self.side.width)
+        rows, mask = gather_items(self.side, run.indices, longest if self.side.offsets is not None else self.side.width)
         self.mask = mask[:, :longest]
         beside = [x.index_select(0, run.indices) for x in tensors[2 + of_captions :: 2]]
         self.leaves = [

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.inputs.blocks import FeatureBlocks, ItemBlocks, WithFactors, device_of
-from crossret_kernels.inputs.layouts import SideNames
 from crossret_kernels.inputs.options import choose
 from crossret_kernels.inputs.pairs import QUERIES
+from crossret_kernels.inputs.ragged import SideNames
 from crossret_kernels.inputs.sides import IMAGES_AND_CAPTIONS, Features, Lengths
 from crossret_kernels.inputs.tensors import Array
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels import maxsim_scores, scan_scores
-from crossret_kernels.inputs.arrays import as_tensor
+from crossret_kernels.inputs.tensors import as_tensor
 
 RANDOM = np.random.default_rng(0)
 REGIONS = RANDOM.standard_normal((3, 5, 8), np.float32)

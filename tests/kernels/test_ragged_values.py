@@ -24,8 +24,9 @@ from crossret_kernels import (
     scan_scores,
     scan_topk,
 )
-from crossret_kernels.inputs import layouts
+from crossret_kernels.inputs import ragged
 from crossret_kernels.late_interaction import explain, maxsim, retrieve
+from crossret_kernels.padded.forms import pack_items, pad_items
 
 N, LONGEST, DIM = 4, 5, 8
 LENGTHS = torch.tensor([5, 2, 4, 1])
@@ -80,18 +81,18 @@ def test_its_rows_and_lengths(layout: str) -> None:
     side = Ragged(values, **kept)
     n = len(side)
     assert side.lengths.tolist() == LENGTHS[:n].tolist()
-    assert torch.equal(side.packed(), ROWS[: int(LENGTHS[:n].sum())])
-    padded, mask = side.padded()
-    assert torch.equal(padded[mask], side.packed())
+    assert torch.equal(pack_items(side), ROWS[: int(LENGTHS[:n].sum())])
+    padded, mask = pad_items(side)
+    assert torch.equal(padded[mask], pack_items(side))
     assert not side.has_empty
     for other in (copy.deepcopy(side), pickle.loads(pickle.dumps(side))):
-        assert torch.equal(other.packed(), side.packed())
+        assert torch.equal(pack_items(other), pack_items(side))
 
 
 def test_it_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sides = Ragged(PADDED, lengths=LENGTHS), Ragged(ROWS, offsets=OFFSETS)
-    monkeypatch.setattr(layouts, "_check_lengths", lambda *_: pytest.fail("lengths are checked again"))
-    monkeypatch.setattr(layouts, "_check_features", lambda *_: pytest.fail("features are checked again"))
+    monkeypatch.setattr(ragged, "_check_lengths", lambda *_: pytest.fail("lengths are checked again"))
+    monkeypatch.setattr(ragged, "_check_features", lambda *_: pytest.fail("features are checked again"))
     scan_scores(*sides)
 
 

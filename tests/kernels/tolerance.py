@@ -16,11 +16,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from crossret_kernels import scan_scores
 from crossret_kernels.cross_attention.attention import attention_logits, relevances
 from crossret_kernels.cross_attention.options import ScanOptions
-from crossret_kernels.inputs.layouts import SideNames
-from crossret_kernels.inputs.ragged import Ragged, pad
+from crossret_kernels.inputs.ragged import Ragged, SideNames
 from crossret_kernels.inputs.sides import as_ragged
 from crossret_kernels.padded.arithmetic import pool, safe_normalize
 from crossret_kernels.padded.chunked import Block
+from crossret_kernels.padded.forms import pack_items, pad
 from crossret_kernels.promises import GRADIENTS, RESULTS
 from tests.kernels.strategies import Features
 
@@ -236,7 +236,7 @@ def least_attended(batch: Features, options: dict[str, Any]) -> float:
 
     It is 0 where zeros have all the weight but for so little that float32 does not hold what has a direction, squared.
     """
-    sides = [pad(ragged.packed(), ragged.lengths.tolist()) for ragged in _ragged_sides(batch)]
+    sides = [pad(pack_items(ragged), ragged.lengths.tolist()) for ragged in _ragged_sides(batch)]
     (v, v_mask), (e, e_mask) = sides
     if options.get("normalize"):
         v, e = safe_normalize(v), safe_normalize(e)
