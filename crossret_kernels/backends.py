@@ -15,8 +15,8 @@ from torch.compiler import is_compiling
 
 # Defines the operations that the library implements.
 from crossret_kernels import operations  # noqa: F401
+from crossret_kernels.inputs.call import check_traceable
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import check_traceable
 from crossret_kernels.torch_internals import environment
 
 PACKAGE = Path(__file__).parent

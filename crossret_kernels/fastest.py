@@ -8,14 +8,12 @@ most like it, and a card without a record by the cards nearest in compute capabi
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from functools import cache
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 from torch.compiler import is_compiling
 
 from crossret_kernels.torch_internals import reduced_float32
@@ -53,9 +51,9 @@ class Case(NamedTuple):
     times: float
 
 
-def asked(direction: str, tensors: Sequence[Tensor], work: int, gradients: bool) -> Asked:
+def asked(direction: str, dtype: torch.dtype, work: int, gradients: bool) -> Asked:
     """Key of a call that multiplies these features, by so many flop."""
-    precision = str(tensors[0].dtype).removeprefix("torch.")
+    precision = str(dtype).removeprefix("torch.")
     if precision == "float32" and reduced_float32(on_gpu=True):
         precision = "tf32"
     large = is_compiling() or work >= LARGE  # a graph of one size would be made for others, too

@@ -117,8 +117,7 @@ def _chosen(device: torch.device, dtype: torch.dtype, has: Collection[str]) -> s
     """What serves large calls without gradients."""
     first: tuple[str, ...] = ()
     if device.type == "cuda" and "cuda" in has:
-        features = (torch.empty(0, dtype=dtype),)
-        first = fastest.fastest_first(fastest.asked(DIRECTIONS[0], features, fastest.LARGE, False), device)
+        first = fastest.fastest_first(fastest.asked(DIRECTIONS[0], dtype, fastest.LARGE, False), device)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a missing library, which has a line of its own

@@ -14,14 +14,15 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.inputs.blocks import FeatureBlocks, device_of
+from crossret_kernels.inputs.call import Call
 from crossret_kernels.inputs.options import check_flag, checked, choose
-from crossret_kernels.inputs.pairs import Pairs, as_pairs, shape_scores
+from crossret_kernels.inputs.pairs import Pairs, as_pairs
 from crossret_kernels.inputs.ragged import Ragged, SideNames
 from crossret_kernels.inputs.sides import Features, Lengths, as_sides
 from crossret_kernels.inputs.tensors import Array, check_dense
 from crossret_kernels.maxsim.both import score_both_ways
 from crossret_kernels.maxsim.contributions import maxsim_alignment, maxsim_contributions
-from crossret_kernels.maxsim.op import score_sides
+from crossret_kernels.maxsim.op import score_call
 from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.topk.candidates import as_candidates, candidate_topk
 from crossret_kernels.topk.streamed import Progress, feature_topk
@@ -116,10 +117,8 @@ def maxsim(
         ValueError, TypeError, UnsupportedByBackend: as `maxsim_scores`; messages name these arguments.
     """
     lengths, masks = (query_lengths, document_lengths), (query_mask, document_mask)
-    sides, chosen, of_each = _every_pair(queries, documents, lengths, masks, empty_score)
-    return shape_scores(
-        score_sides(*sides, chosen, _options(direction, pooling, normalize), empty_score, backend), of_each
-    )
+    call = _every_pair(queries, documents, lengths, masks, empty_score)
+    return call.scores(score_call(call, _options(direction, pooling, normalize), backend))
 
 
 def maxsim_both_ways(
@@ -143,14 +142,11 @@ def maxsim_both_ways(
         all others: as in `maxsim`, whose errors it raises.
     """
     lengths, masks = (query_lengths, document_lengths), (query_mask, document_mask)
-    of_each: Tensor | None = None
     if pairs is None:
-        sides, chosen, of_each = _every_pair(queries, documents, lengths, masks, empty_score)
+        call = _every_pair(queries, documents, lengths, masks, empty_score)
     else:
-        sides = _sides(queries, documents, lengths, masks, empty_score)
-        chosen = _listed(pairs, sides)
-    both = score_both_ways(*sides, chosen, _options("q2d", pooling, normalize), empty_score, backend)
-    return BothWays(*(shape_scores(scores, of_each) for scores in both))
+        call = _listed(_sides(queries, documents, lengths, masks, empty_score), pairs, empty_score)
+    return BothWays(*map(call.scores, score_both_ways(call, _options("q2d", pooling, normalize), backend)))
 
 
 def maxsim_pairs(
@@ -184,10 +180,8 @@ def maxsim_pairs(
         ValueError, TypeError, UnsupportedByBackend: as `maxsim`.
     """
     sides = _sides(queries, documents, (query_lengths, document_lengths), (query_mask, document_mask), empty_score)
-    chosen = _listed_or_own(pairs, sides)
-    return shape_scores(
-        score_sides(*sides, chosen, _options(direction, pooling, normalize), empty_score, backend), None
-    )
+    call = _listed_or_own(sides, pairs, empty_score)
+    return call.scores(score_call(call, _options(direction, pooling, normalize), backend))
 
 
 def explain(
@@ -218,17 +212,14 @@ def explain(
     Raises:
         ValueError, TypeError, UnsupportedByBackend: as `maxsim_pairs`.
     """
-    lengths, masks, of_each = (query_lengths, document_lengths), (query_mask, document_mask), None
+    lengths, masks = (query_lengths, document_lengths), (query_mask, document_mask)
     options = _options(direction, pooling, normalize)
     if pairs is None and _dimensions(documents) == 4:
-        sides, chosen, of_each = _every_pair(queries, documents, lengths, masks, None)
-        assert chosen is not None
+        call = _every_pair(queries, documents, lengths, masks, None)
     else:
-        sides = _sides(queries, documents, lengths, masks, None)
-        chosen = _listed_or_own(pairs, sides)
-    with torch.no_grad(), torch.autocast(sides[0].values.device.type, enabled=False):
-        made = maxsim_contributions(*sides, chosen, options, backend)
-    return Contributions(*(made if of_each is None else (x.view(*of_each.shape, *x.shape[1:]) for x in made)))
+        call = _listed_or_own(_sides(queries, documents, lengths, masks, None), pairs, None)
+    with torch.no_grad(), torch.autocast(call.values.device.type, enabled=False):
+        return Contributions(*maxsim_contributions(call, options, backend))
 
 
 @overload
@@ -305,8 +296,8 @@ def retrieve(
         return _sides(some[0], others[0], (some[1], others[1]), (some[2], others[2]), empty_score)
 
     def scores_of(sides: tuple[Ragged, Ragged], pairs: Tensor | None) -> Tensor:
-        chosen = None if pairs is None else _listed(pairs, sides)
-        scores = shape_scores(score_sides(*sides, chosen, options, empty_score, backend), None)
+        call = Call(*sides, None, empty_score) if pairs is None else _listed(sides, pairs, empty_score)
+        scores = call.scores(score_call(call, options, backend))
         # The worst are the best of the negated scores: only a sign changes, no bit of a value, and no order of ties.
         return scores if largest else -scores
 
@@ -358,17 +349,17 @@ def _sides(
     return as_sides(queries, documents, *lengths, query_mask, document_mask, empty_score, NAMES)
 
 
-def _listed_or_own(pairs: Array | None, sides: tuple[Ragged, Ragged]) -> Pairs:
+def _listed_or_own(sides: tuple[Ragged, Ragged], pairs: Array | None, empty_score: float | None) -> Call:
     """Pairs, checked; of None each query with the document in its place."""
     if pairs is not None:
-        return _listed(pairs, sides)
+        return _listed(sides, pairs, empty_score)
     queries, documents = sides
     if len(queries) != len(documents):
         counts = f"{len(queries)} queries and {len(documents)} documents"
         raise ValueError(f"{counts} make no pairs: pass pairs, or as many of both")
     device = queries.values.device
     listed = torch.arange(len(queries), device=device)[:, None].expand(-1, 2)
-    return Pairs(listed, None, device, listed)
+    return Call(queries, documents, Pairs(listed, None, device, listed), empty_score)
 
 
 def _every_pair(
@@ -377,25 +368,23 @@ def _every_pair(
     lengths: tuple[Lengths, Lengths],
     masks: tuple[Array | None, Array | None],
     empty_score: float | None,
-) -> tuple[tuple[Ragged, Ragged], Pairs | None, Tensor | None]:
-    """Both sides, checked, and of documents of each query's own these as pairs and as (n_queries, K) of them."""
+) -> Call:
+    """Every query with every document, or with those of its own as candidates, of documents (n_queries, K, L, D)."""
     if _dimensions(documents) != 4:
-        return _sides(queries, documents, lengths, masks, empty_score), None, None
+        return Call(*_sides(queries, documents, lengths, masks, empty_score), None, empty_score)
     shape, documents, own_mask, own_lengths = _flat(documents, masks[1], lengths[1])
     sides = _sides(queries, documents, (lengths[0], own_lengths), (masks[0], own_mask), empty_score)
     if shape[0] != len(sides[0]):
         raise ValueError(
             f"documents of {shape[0]} queries, (n_queries, K, L, D), but there are {len(sides[0])} queries"
         )
-    of_each = torch.arange(shape[0] * shape[1]).view(shape)
-    return sides, Pairs(of_each, "image", sides[0].values.device), of_each
+    own = Pairs(torch.arange(shape[0] * shape[1]).view(shape), "image", sides[0].values.device)
+    return Call(*sides, own, empty_score)
 
 
-def _listed(pairs: Array, sides: tuple[Ragged, Ragged]) -> Pairs:
+def _listed(sides: tuple[Ragged, Ragged], pairs: Array, empty_score: float | None) -> Call:
     """Listed pairs (P, 2), checked."""
-    listed = as_pairs(pairs, None, None, "image", *sides, (QUERIES.item, DOCUMENTS.item))
-    assert listed is not None
-    return listed
+    return Call(*sides, as_pairs(pairs, None, None, "image", *sides, (QUERIES.item, DOCUMENTS.item)), empty_score)
 
 
 def _options(direction: str, pooling: str, normalize: bool) -> MaxSimOptions:

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from crossret_kernels.backends import UnsupportedByBackend, select_backend
 from crossret_kernels.fastest import asked, fastest_first
+from crossret_kernels.inputs.call import Call
 from crossret_kernels.inputs.options import Directed
-from crossret_kernels.inputs.pairs import Pairs, fill_empty, in_slices
-from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.operations import Operand, needs_gradient
+from crossret_kernels.operations import Operand
 from crossret_kernels.torch_internals import reduced_float32
 
 
@@ -38,11 +37,10 @@ _IN_TORCH = ("torch", "reference")
 
 
 def serve(
-    table: Implementations, backend: str | None, images: Ragged, captions: Ragged, selected: Pairs | None,
-    options: Directed, empty_score: float | None, *, listed: Callable[..., Tensor] | None = None,
-    width: tuple[int | None, ...] = (), queries: Ragged | None = None, fill: float | None = None,
+    table: Implementations, backend: str | None, call: Call, options: Directed, *,
+    listed: Callable[..., Tensor] | None = None, width: tuple[int | None, ...] = (), fill: float | None = None,
 ) -> Tensor:  # fmt: skip
-    """What is made of all pairs of checked sides, (n_images, n_captions, …), or of selected ones, (P, …).
+    """Results of all pairs of a call, (n_images, n_captions, …), or of selected ones, (P, …).
 
     By the backend that `select_backend` finds; where the caller demands none, and it is only then seen that the items
     are too long for it or too many, by the next.
@@ -51,20 +49,18 @@ def serve(
         table: by backend, operations in kernels as `define` returns them, and functions of padded PyTorch operations
             (images, captions, list of pairs or None, options, *width), for which empty items are filled here.
         listed: the CPU's operation on lists of features.
-        width, queries: of what has a place for every query: so many places, None for the longest's, and whose.
-        fill: what pairs of an empty item get, where that is not the empty score.
+        width: places for the queries of a result that has one for each, None for as many as the longest has.
+        fill: results of pairs of an empty item, where that is not the empty score.
     """
-    values = images.values
+    values, direction = call.values, options.direction
+    queries = call.sides(direction)[0] if width else None
     left = tuple(name for name in table if name not in _IN_TORCH)
-    both_kernels = backend is None and values.is_cuda and "cuda" in table
-    first = fastest_of_sides(images, captions, selected, options.direction) if both_kernels else ()
+    first = fastest_of(call, direction) if backend is None and values.is_cuda and "cuda" in table else ()
     while (chosen := select_backend(backend, values.device, values.dtype, None, left, first)) not in _IN_TORCH:
         on_cpu = chosen == "cpu"
-        arguments = (empty_score, reduced_float32(not on_cpu), *options.codes, *width)
+        arguments = (call.empty_score, reduced_float32(not on_cpu), *options.codes, *width)
         try:
-            made: Tensor = in_slices(
-                table[chosen], images, captions, selected, arguments, listed=listed if on_cpu else None, queries=queries
-            )
+            made: Tensor = call.run(table[chosen], arguments, listed=listed if on_cpu else None, queries=queries)
             return made
         except UnsupportedByBackend:
             if backend is not None:
@@ -72,20 +68,19 @@ def serve(
             left = tuple(name for name in left if name != chosen)
     if queries is not None:
         width = tuple(max(queries.lengths.tolist(), default=0) if places is None else places for places in width)
-    pairs = None if selected is None else selected.listed()
-    made = table[chosen](images, captions, pairs, options, *width)
-    if empty_score is None:
+    made = table[chosen](call.images, call.captions, call.listed, options, *width)
+    if call.empty_score is None:
         return made
-    return fill_empty(made, images, captions, pairs, empty_score if fill is None else fill)
+    return call.filled(made, call.empty_score if fill is None else fill)
 
 
-def fastest_of_sides(images: Ragged, captions: Ragged, selected: Pairs | None, direction: str) -> tuple[str, ...]:
+def fastest_of(call: Call, direction: str) -> tuple[str, ...]:
     """Backends of CUDA devices, the fastest of such a call of stacked cross attention first."""
-    values = images.values, captions.values
-    work = 2 * values[0].numel() * (values[1].numel() // max(values[1].size(-1), 1))
-    if selected is not None:
-        work = work // max(len(images) * len(captions), 1) * len(selected)
-    return fastest_first(asked(direction, values, work, needs_gradient(values)), values[0].device)
+    images, captions = call.images, call.captions
+    work = 2 * images.values.numel() * (captions.values.numel() // max(captions.values.size(-1), 1))
+    if call.pairs is not None:
+        work = work // max(len(images) * len(captions), 1) * len(call.pairs)
+    return fastest_first(asked(direction, images.values.dtype, work, call.gradients), images.values.device)
 
 
 def scores_like(*arguments: Any) -> Tensor:

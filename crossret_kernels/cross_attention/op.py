@@ -11,12 +11,11 @@ from crossret_kernels.cross_attention.chunked import scan_scores_chunked
 from crossret_kernels.cross_attention.factors import check_factors
 from crossret_kernels.cross_attention.options import ScanFields, ScanOptions
 from crossret_kernels.cross_attention.reference import scan_scores_reference
+from crossret_kernels.inputs.call import Call, as_call
 from crossret_kernels.inputs.options import checked
-from crossret_kernels.inputs.pairs import ATTENDING, Pairs, as_pairs, shape_scores
-from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import Features, Lengths, as_sides
+from crossret_kernels.inputs.sides import Features, Lengths
 from crossret_kernels.inputs.tensors import Array, autocasts
-from crossret_kernels.operations import Kernels, Operand, define, needs_gradient
+from crossret_kernels.operations import Kernels, Operand, define
 from crossret_kernels.two_sides import LISTED_SIDES, OPTIONS, PLAIN_SIDES, SIDES, scores_like, serve
 
 ATTENTION_OPTIONS = f"{OPTIONS}, {ScanOptions.schema}"
@@ -123,27 +122,19 @@ def scan_scores(
     similarity row wholly clipped away) the quotient is zero and so is its gradient.
     """
     options = checked(ScanOptions, options, fields)
-    images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
-    selected = as_pairs(pairs, candidates, query, ATTENDING[options.direction], images, captions)
+    sides = regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score
+    call = as_call(sides, pairs, candidates, query, options.direction)
     table = SCORES
     if factors is not None:
-        kept = check_factors(factors, images if options.direction == "t2i" else captions)
-        if needs_gradient((images.values, captions.values)):
+        kept = check_factors(factors, call.sides(options.direction)[1])
+        if call.gradients:
             raise ValueError("factors serve scores without gradients, and the features require them")
         if not autocasts("cpu"):
             table = {**SCORES, "cpu": partial(FACTORED, kept)}
     listed = LISTED if table is SCORES else None
-    scores = serve(table, backend, images, captions, selected, options, empty_score, listed=listed)
-    return shape_scores(scores, candidates)
+    return call.scores(serve(table, backend, call, options, listed=listed))
 
 
-def score_sides(
-    images: Ragged,
-    captions: Ragged,
-    selected: Pairs | None,
-    options: ScanOptions,
-    empty_score: float | None,
-    backend: str | None,
-) -> Tensor:
-    """Scores of checked sides, (n_images, n_captions), or (P,) of selected pairs."""
-    return serve(SCORES, backend, images, captions, selected, options, empty_score, listed=LISTED)
+def score_call(call: Call, options: ScanOptions, backend: str | None) -> Tensor:
+    """Scores of a checked call, (n_images, n_captions), or (P,) of selected pairs."""
+    return serve(SCORES, backend, call, options, listed=LISTED)

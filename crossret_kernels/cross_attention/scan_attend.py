@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -13,9 +12,9 @@ from crossret_kernels.cross_attention.chunked import scan_attend_chunked
 from crossret_kernels.cross_attention.op import ATTENTION_OPTIONS
 from crossret_kernels.cross_attention.options import ScanFields, ScanOptions
 from crossret_kernels.cross_attention.reference import scan_attend_reference
+from crossret_kernels.inputs.call import as_call, check_traceable
 from crossret_kernels.inputs.options import checked
-from crossret_kernels.inputs.pairs import ATTENDING, as_asked, as_pairs, in_slices, shape_scores
-from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_traceable
+from crossret_kernels.inputs.sides import Features, Lengths
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.operations import Kernels, define
 from crossret_kernels.torch_internals import reduced_float32, transformed
@@ -106,32 +105,28 @@ def scan_attend(
 
 
 def attend(
-    name: str, sides: Sequence[Any], options: ScanOptions, pairs: Array | None, candidates: Array | None,
+    name: str, sides: tuple[Any, ...], options: ScanOptions, pairs: Array | None, candidates: Array | None,
     query: str | None, backend: str | None,
 ) -> list[Tensor]:  # fmt: skip
     """The results of the function of this name, of sides as `as_sides` takes them; `scan_attend` alone has attended
     vectors, others get (P, Q, 0).
     """
-    images, captions = as_sides(*sides)
-    empty_score, attended = sides[-1], name == "scan_attend"
-    selected = as_pairs(pairs, candidates, query, ATTENDING[options.direction], images, captions)
-    if selected is None:
+    call, attended = as_call(sides, pairs, candidates, query, options.direction), name == "scan_attend"
+    if call.pairs is None:
         raise ValueError(f"{name} takes pairs or candidates: what is made of all pairs is not kept")
-    check_traceable(f"{name} takes padded features", images, captions)
-    values = images.values
+    check_traceable(f"{name} takes padded features", call.images, call.captions)
+    values = call.values
     refusal = "torch.func's transforms and forward-mode differentiation go through 'torch'" if transformed() else None
     chosen = select_backend(backend, values.device, values.dtype, refusal, tuple(KERNELS))
     if chosen in KERNELS:
-        queries, contexts = (captions, images) if options.direction == "t2i" else (images, captions)
-        own = (empty_score, reduced_float32(chosen != "cpu"), *options.codes, queries.width, contexts.width, attended)
+        queries, contexts = call.sides(options.direction)
+        widths = queries.width, contexts.width
+        own = (call.empty_score, reduced_float32(chosen != "cpu"), *options.codes, *widths, attended)
         numbers = 1 + contexts.width + (values.size(-1) if attended else 0)
         try:
-            made = in_slices(KERNELS[chosen], images, captions, selected, own, queries=queries, numbers=numbers)
-            return [shape_scores(x, candidates) for x in made]
+            return [call.scores(x) for x in call.run(KERNELS[chosen], own, queries=queries, numbers=numbers)]
         except UnsupportedByBackend:
             if backend is not None:
                 raise
             chosen = "torch"
-    listed = selected.listed()
-    in_torch = _IN_TORCH[chosen](images, captions, listed, options, attended)
-    return as_asked(in_torch, images, captions, listed, empty_score, candidates)
+    return call.all_scores(_IN_TORCH[chosen](call.images, call.captions, call.pairs.listed(), options, attended))

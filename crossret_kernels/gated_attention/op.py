@@ -14,11 +14,11 @@ from crossret_kernels.gated_attention.chunked import gated_attention_chunked
 from crossret_kernels.gated_attention.kernels import KERNELS
 from crossret_kernels.gated_attention.parameters import GatedAttention, check_parameters
 from crossret_kernels.gated_attention.reference import gated_attention_reference
+from crossret_kernels.inputs.call import as_call, check_traceable
 from crossret_kernels.inputs.operands import check_operand
 from crossret_kernels.inputs.options import check_number
-from crossret_kernels.inputs.pairs import as_asked, as_pairs
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_traceable
+from crossret_kernels.inputs.sides import Features, Lengths
 from crossret_kernels.inputs.tensors import Array, autocasts, checkable
 from crossret_kernels.torch_internals import transformed
 
@@ -103,7 +103,8 @@ def attend(
     alpha = check_number("alpha", alpha)
     if not 0 <= alpha <= 1:
         raise ValueError(f"alpha must lie in 0..1, not {alpha!r}")
-    images, captions = as_sides(*given, same_dim=False)
+    call = as_call(given, *asked, same_dim=False)
+    images, captions = call.images, call.captions
     check_parameters(parameters, images.values, captions.values)
     checked = _check_contexts(*contexts, images, captions)
     check_traceable("gated attention takes padded features", images, captions)
@@ -112,8 +113,7 @@ def attend(
     chosen = select_backend(backend, values.device, values.dtype, _refusal(weights), served_by)
     kind = values.device.type
     half = torch.get_autocast_dtype(kind) if autocasts(kind) else values.dtype
-    selected = as_pairs(*asked, "caption", images, captions)
-    listed = None if selected is None else selected.listed()
+    listed = call.listed
     made: Sequence[Tensor]
     with torch.autocast(kind, enabled=False):
         own = parameters.to(torch.promote_types(values.dtype, torch.float32))
@@ -122,7 +122,7 @@ def attend(
         else:
             how = chosen, half == torch.bfloat16
             made = gated_attention_chunked(images, captions, *checked, own, alpha, listed, weights, *how)
-    return as_asked(made if weights else made[:1], images, captions, listed, given[-1], asked[1])
+    return call.all_scores(made if weights else made[:1])
 
 
 def _refusal(weights: bool) -> str | None:

@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 
 from crossret_kernels.backends import select_backend
 from crossret_kernels.cross_attention.chunked import scan_attention_chunked
-from crossret_kernels.cross_attention.op import score_sides
+from crossret_kernels.cross_attention.op import score_call
 from crossret_kernels.heterogeneous_attention.chunked import heterogeneous_attention_chunked
 from crossret_kernels.heterogeneous_attention.fused import KERNELS
 from crossret_kernels.heterogeneous_attention.matching import first_valid
@@ -22,10 +22,10 @@ from crossret_kernels.heterogeneous_attention.options import (
     check_layers,
 )
 from crossret_kernels.heterogeneous_attention.reference import heterogeneous_attention_reference
+from crossret_kernels.inputs.call import Call, as_call, check_traceable
 from crossret_kernels.inputs.options import checked
-from crossret_kernels.inputs.pairs import ATTENDING, as_asked, as_pairs, shape_scores
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_traceable
+from crossret_kernels.inputs.sides import Features, Lengths
 from crossret_kernels.inputs.tensors import Array, checkable
 from crossret_kernels.padded.forms import gather_items
 from crossret_kernels.torch_internals import transformed
@@ -108,15 +108,15 @@ def attend(
 
     `given` is what `as_sides` takes, the score of empty items last.
     """
-    images, captions = as_sides(*given)
-    empty_score = given[-1]
+    call = as_call(given, *asked, options.direction)
+    images, captions = call.images, call.captions
     parameters = check_layers(layers, images.values, options.heads)
-    selected = as_pairs(*asked, ATTENDING[options.direction], images, captions)
     if not parameters and not weights:
         if options.matching == "global":
-            images, captions = (_first_rows(side, empty_score is not None) for side in (images, captions))
-        return [shape_scores(score_sides(images, captions, selected, options.local, empty_score, backend), asked[1])]
-    listed = None if selected is None else selected.listed()
+            empty = call.empty_score is not None
+            call = Call(_first_rows(images, empty), _first_rows(captions, empty), call.pairs, call.empty_score)
+        return [call.scores(score_call(call, options.local, backend))]
+    listed = call.listed
     check_traceable("heterogeneous attention takes padded features", images, captions)
     dtype = images.values.dtype
     in_torch = _made_in_torch(len(parameters))
@@ -132,7 +132,7 @@ def attend(
         made = heterogeneous_attention_reference(images, captions, listed, parameters, options)
     else:
         made = heterogeneous_attention_chunked(images, captions, listed, parameters, options, chosen)
-    return as_asked(made if weights else made[:1], images, captions, listed, empty_score, asked[1])
+    return call.all_scores(made if weights else made[:1])
 
 
 def _made_in_torch(layers: int) -> str | None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,14 +11,11 @@ from torch import Tensor
 
 from crossret_kernels.inputs.options import choose
 from crossret_kernels.inputs.ragged import Ragged, plural
-from crossret_kernels.inputs.tensors import FEW, Array, as_tensor, autocasts, bounds, check_integers, checkable
-from crossret_kernels.operations import needs_gradient
-from crossret_kernels.torch_internals import transformed
+from crossret_kernels.inputs.tensors import FEW, Array, as_tensor, bounds, check_integers, checkable
 
 QUERIES = ("caption", "image")
 ATTENDING = {"t2i": "caption", "i2t": "image"}  # whose candidates they are, unless the caller says
 PAIRS_AT_ONCE = 2**17  # their list takes 2 MiB; enough that the cost of a call does not show
-NUMBERS_AT_ONCE = 2**22  # likewise of what is made of pairs: 16 MiB of float32
 
 
 @dataclass(slots=True)
@@ -116,87 +112,6 @@ def as_pairs(
     elif checkable() and candidates.numel():
         _check_range(candidates, None, bounds(candidates), others, other)
     return Pairs(candidates, query, device, listed)
-
-
-def in_slices(
-    operation: Callable[..., Any],
-    images: Ragged,
-    captions: Ragged,
-    selected: Pairs | None,
-    options: tuple[object, ...],
-    *,
-    listed: Callable[..., Tensor] | None = None,
-    queries: Ragged | None = None,
-    numbers: int = 1,
-) -> Any:
-    """What an operation as `define` makes it returns of selected pairs, None for all.
-
-    That is one (P,), or (P, Q) of `queries`, or both; of each query so many `numbers` in all.
-
-    Where the pairs are no list yet and no gradient keeps it, the operation gets slices of it, one after the other, so
-    that there is never more of it than a slice. torch.compile and torch.func get the list. Lists of features go to the
-    operation `listed` as they are, where there is one and neither a gradient nor autocast goes through it.
-    """
-    if images.items is not None or captions.items is not None:
-        through = needs_gradient((images.values, captions.values)) or autocasts(images.values.device.type)
-        if listed is None or through:
-            return in_slices(
-                operation, images.joined(), captions.joined(), selected, options, queries=queries, numbers=numbers
-            )
-        operation = listed
-        sides: tuple[object, ...] = images.listed() + captions.listed()
-    else:
-        sides = images.tensors() + captions.tensors()
-    if selected is None:
-        return operation(*sides, None, *options)
-    whole = selected.made is not None or not checkable() or selected.indices.numel() <= PAIRS_AT_ONCE
-    if whole or transformed() or needs_gradient((images.values, captions.values)):
-        return operation(*sides, selected.listed(), *options)
-    most = max(1, min(PAIRS_AT_ONCE, NUMBERS_AT_ONCE // numbers) // (1 if queries is None else queries.width))
-    count = selected.indices.size(0) if selected.query is None else selected.indices.numel()
-    results: tuple[Tensor, ...] = ()
-    start = 0
-    for part in selected.in_parts(most):
-        made = operation(*sides, part, *options)
-        of_part = (made,) if isinstance(made, Tensor) else made
-        if start == 0:
-            results = tuple(x.new_empty((count, *x.shape[1:])) for x in of_part)
-        for result, x in zip(results, of_part, strict=True):
-            result[start : start + len(part)] = x
-        start += len(part)
-    return results if len(results) > 1 else results[0]
-
-
-def fill_empty(result: Tensor, images: Ragged, captions: Ragged, pairs: Tensor | None, value: float) -> Tensor:
-    """What was made of all pairs (n_images, n_captions, …) or listed ones (P, …), with `value` where an item is empty.
-
-    No gradient goes there.
-    """
-    i, c = images.empty, captions.empty
-    empty = i[:, None] | c if pairs is None else i[pairs[:, 0]] | c[pairs[:, 1]]
-    return result.masked_fill(empty.view(*empty.shape, *[1] * (result.dim() - empty.dim())), float(value))
-
-
-def shape_scores(scores: Tensor, candidates: Array | None) -> Tensor:
-    """What was made of pairs (P, …) as the caller gets it: (n_queries, K, …) for candidates, at least float32."""
-    if scores.dtype is not torch.float32 and scores.dtype is not torch.float64:
-        scores = scores.float()
-    return scores if candidates is None else scores.view(*candidates.shape, *scores.shape[1:])
-
-
-def as_asked(
-    made: Sequence[Tensor],
-    images: Ragged,
-    captions: Ragged,
-    pairs: Tensor | None,
-    empty_score: float | None,
-    candidates: Array | None,
-) -> list[Tensor]:
-    """Scores of the pairs, and what else was made of them, as the caller gets them; the latter is 0 of empty items."""
-    if empty_score is not None:
-        fills = [empty_score] + [0.0] * (len(made) - 1)
-        made = [fill_empty(x, images, captions, pairs, fill) for x, fill in zip(made, fills, strict=True)]
-    return [shape_scores(x, candidates) for x in made]
 
 
 def _as_indices(indices: object, name: str) -> Tensor:

@@ -119,12 +119,3 @@ def _check_together(regions: Ragged, words: Ragged, names: tuple[SideNames, Side
     # Autocast, which hands some layers' outputs on in its own dtype and others' not, gives both one, but for float64.
     if v.dtype is not e.dtype and (not autocasts(v.device.type) or torch.float64 in (v.dtype, e.dtype)):
         raise TypeError(f"{first} are {v.dtype} but {second} are {e.dtype}: they must agree")
-
-
-def check_traceable(takes_padded: str, *sides: Ragged) -> None:
-    """Raises ValueError where packed or listed items meet torch.compile, which cannot know their longest.
-
-    `takes_padded` begins its message: who takes what padded.
-    """
-    if not checkable() and any(side.offsets is not None for side in sides):
-        raise ValueError(f"{takes_padded} inside torch.compile: call it outside with packed or list ones")

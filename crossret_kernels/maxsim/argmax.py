@@ -8,13 +8,12 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from crossret_kernels.backends import select_backend
+from crossret_kernels.inputs.call import as_call
 from crossret_kernels.inputs.options import checked
-from crossret_kernels.inputs.pairs import ATTENDING, as_pairs, in_slices, shape_scores
-from crossret_kernels.inputs.sides import Features, Lengths, as_sides
+from crossret_kernels.inputs.sides import Features, Lengths
 from crossret_kernels.inputs.tensors import Array
-from crossret_kernels.maxsim.op import ARGMAX, SCORES_AND_ARGMAX, score_sides
+from crossret_kernels.maxsim.op import ARGMAX, SCORES_AND_ARGMAX, score_call
 from crossret_kernels.maxsim.options import MaxSimFields, MaxSimOptions
-from crossret_kernels.operations import needs_gradient
 from crossret_kernels.torch_internals import reduced_float32, transformed
 from crossret_kernels.two_sides import serve
 
@@ -56,20 +55,14 @@ def maxsim_argmax(
     contexts take a second one. Arguments and errors are those of `maxsim_scores`. "cpu" joins lists, a copy.
     """
     options = checked(MaxSimOptions, options, fields)
-    images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
-    selected = as_pairs(pairs, candidates, query, ATTENDING[options.direction], images, captions)
-    width = (captions if options.direction == "t2i" else images).most_rows
-    queries = captions if options.direction == "t2i" else images
-    values = images.values, captions.values
-    if select_backend(backend, values[0].device, values[0].dtype) == "cpu" and not (
-        transformed() or needs_gradient(values)
-    ):
+    sides = regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score
+    call = as_call(sides, pairs, candidates, query, options.direction)
+    queries, values = call.sides(options.direction)[0], call.values
+    width = queries.most_rows
+    if select_backend(backend, values.device, values.dtype) == "cpu" and not (transformed() or call.gradients):
         arguments = (empty_score, reduced_float32(on_gpu=False), *options.codes, width)
-        scores, indices = in_slices(SCORES_AND_ARGMAX, images, captions, selected, arguments, queries=queries)
+        scores, indices = call.run(SCORES_AND_ARGMAX, arguments, queries=queries)
     else:
-        scores = score_sides(images, captions, selected, options, empty_score, backend)
-        indices = serve(
-            ARGMAX, backend, images, captions, selected, options, empty_score, width=(width,), queries=queries, fill=-1
-        )
-    scores = shape_scores(scores, candidates)
-    return MaxSimArgmax(scores, indices if candidates is None else indices.view(*candidates.shape, indices.size(-1)))
+        scores = score_call(call, options, backend)
+        indices = serve(ARGMAX, backend, call, options, width=(width,), fill=-1)
+    return MaxSimArgmax(call.scores(scores), call.shaped(indices))

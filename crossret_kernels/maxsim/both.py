@@ -10,11 +10,10 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from crossret_kernels.backends import select_backend
+from crossret_kernels.inputs.call import Call
 from crossret_kernels.inputs.options import DIRECTIONS
-from crossret_kernels.inputs.pairs import Pairs
-from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.tensors import autocasts
-from crossret_kernels.maxsim.op import MAXSIM_OPTIONS, score_sides
+from crossret_kernels.maxsim.op import MAXSIM_OPTIONS, score_call
 from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.operations import define, needs_gradient
 from crossret_kernels.torch_internals import reduced_float32, transformed
@@ -28,31 +27,20 @@ MOST_CELLS = 2**21
 _TENSORS = 9  # of the operation's arguments
 
 
-def score_both_ways(
-    images: Ragged,
-    captions: Ragged,
-    selected: Pairs | None,
-    options: MaxSimOptions,
-    empty_score: float | None,
-    backend: str | None,
-) -> tuple[Tensor, Tensor]:
-    """`score_sides` in the direction of the options, and in the other one.
+def score_both_ways(call: Call, options: MaxSimOptions, backend: str | None) -> tuple[Tensor, Tensor]:
+    """`score_call` in the direction of the options, and in the other one.
 
     One product is made of the two on the CPU; by other backends, of items that are too long, under autocast, torch.func
     and torch.compile there are two, and gradients always take one for each direction.
     """
-    device = images.values.device
+    device, images, captions = call.values.device, call.images, call.captions
     twice = is_compiling() or transformed() or autocasts(device.type)
-    twice = twice or select_backend(backend, device, images.values.dtype) != "cpu"
+    twice = twice or select_backend(backend, device, call.values.dtype) != "cpu"
     if twice or images.width * captions.width > MOST_CELLS:
         turned = replace(options, direction=DIRECTIONS[1 - DIRECTIONS.index(options.direction)])
-        first, second = (
-            score_sides(images, captions, selected, way, empty_score, backend) for way in (options, turned)
-        )
-        return first, second
+        return score_call(call, options, backend), score_call(call, turned, backend)
     sides = images.joined().tensors() + captions.joined().tensors()
-    pairs = None if selected is None else selected.listed()
-    arguments = (*sides, pairs, empty_score, reduced_float32(on_gpu=False), *options.codes)
+    arguments = (*sides, call.listed, call.empty_score, reduced_float32(on_gpu=False), *options.codes)
     if not needs_gradient((sides[0], sides[4])):
         return _BOTH(*arguments)
     made: tuple[Tensor, Tensor] = _BothWays.apply(sides[0], sides[4], arguments)  # type: ignore[no-untyped-call]

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret_kernels.inputs.blocks import FeatureBlocks
-from crossret_kernels.inputs.pairs import Pairs, shape_scores
+from crossret_kernels.inputs.call import Call
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.maxsim.op import score_sides
+from crossret_kernels.maxsim.op import score_call
 from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.padded.arithmetic import safe_normalize
 from crossret_kernels.padded.chunked import WORKSPACE_BYTES
@@ -51,12 +51,14 @@ def _best_rows(
 
 
 def maxsim_contributions(
-    images: Ragged, captions: Ragged, pairs: Pairs, options: MaxSimOptions, backend: str | None
+    call: Call, options: MaxSimOptions, backend: str | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Scores (P,) of pairs without empty items; places, similarities and shares (P, Q), float64, of `best_rows`."""
-    scores = shape_scores(score_sides(images, captions, pairs, options, None, backend), None)
-    mask, places, similarities = best_rows(images, captions, pairs.listed(), options)
-    return scores, places, similarities, pooled_shares(scores, similarities, mask, options.pooling, 1.0)
+    assert call.listed is not None
+    scores = score_call(call, options, backend)
+    mask, places, similarities = best_rows(call.images, call.captions, call.listed, options)
+    shares = pooled_shares(scores, similarities, mask, options.pooling, 1.0)
+    return call.scores(scores), call.shaped(places), call.shaped(similarities), call.shaped(shares)
 
 
 def maxsim_alignment(

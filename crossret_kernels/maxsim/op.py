@@ -5,10 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 from typing_extensions import Unpack
 
+from crossret_kernels.inputs.call import Call, as_call
 from crossret_kernels.inputs.options import checked
-from crossret_kernels.inputs.pairs import ATTENDING, Pairs, as_pairs, shape_scores
-from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import Features, Lengths, as_sides
+from crossret_kernels.inputs.sides import Features, Lengths
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.maxsim.chunked import maxsim_argmax_chunked, maxsim_scores_chunked
 from crossret_kernels.maxsim.options import MaxSimFields, MaxSimOptions
@@ -104,18 +103,11 @@ def maxsim_scores(
     NumPy arrays, lists, copies of them and the precision of products are `scan_scores`' too.
     """
     options = checked(MaxSimOptions, options, fields)
-    images, captions = as_sides(regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
-    selected = as_pairs(pairs, candidates, query, ATTENDING[options.direction], images, captions)
-    return shape_scores(score_sides(images, captions, selected, options, empty_score, backend), candidates)
+    sides = regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score
+    call = as_call(sides, pairs, candidates, query, options.direction)
+    return call.scores(score_call(call, options, backend))
 
 
-def score_sides(
-    images: Ragged,
-    captions: Ragged,
-    selected: Pairs | None,
-    options: MaxSimOptions,
-    empty_score: float | None,
-    backend: str | None,
-) -> Tensor:
-    """Scores of checked sides, (n_images, n_captions), or (P,) of selected pairs."""
-    return serve(SCORES, backend, images, captions, selected, options, empty_score, listed=LISTED)
+def score_call(call: Call, options: MaxSimOptions, backend: str | None) -> Tensor:
+    """Scores of a checked call, (n_images, n_captions), or (P,) of selected pairs."""
+    return serve(SCORES, backend, call, options, listed=LISTED)

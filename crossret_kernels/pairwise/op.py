@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossret_kernels.inputs.pairs import as_asked, as_pairs
-from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_traceable
+from crossret_kernels.inputs.call import as_call, check_traceable
+from crossret_kernels.inputs.sides import Features, Lengths
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.padded.chunked import WORKSPACE_BYTES, of_chunks, of_pairs, pair_bytes, split_evenly, widened
 
@@ -73,15 +73,12 @@ def pairwise_scores(
             torch.compile.
     """
     _check_own(scorer, workspace_bytes, bytes_per_pair)
-    images, captions = as_sides(
-        regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score, same_dim=False
-    )
-    check_traceable("pairwise_scores takes padded features", images, captions)
-    selected = as_pairs(pairs, candidates, query, "caption", images, captions)
-    dtypes = images.values.dtype, captions.values.dtype
-    images, captions = widened(images), widened(captions)
+    sides = regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score
+    call = as_call(sides, pairs, candidates, query, same_dim=False)
+    check_traceable("pairwise_scores takes padded features", call.images, call.captions)
+    dtypes = call.images.values.dtype, call.captions.values.dtype
+    images, captions, listed = widened(call.images), widened(call.captions), call.listed
     size = max(1, workspace_bytes // (pair_bytes(images, captions) if bytes_per_pair is None else bytes_per_pair))
-    listed = None if selected is None else selected.listed()
 
     def paired(v: Tensor, v_mask: Tensor, e: Tensor, e_mask: Tensor) -> Tensor:
         return _checked(scorer(v.to(dtypes[0]), v_mask, e.to(dtypes[1]), e_mask), v)
@@ -101,7 +98,7 @@ def pairwise_scores(
         every = torch.empty(0, 2, dtype=torch.int64, device=images.values.device) if listed is None else listed
         (scores,) = of_pairs(images, captions, every, size, lambda *block: (paired(*block),), draws=True)
         scores = scores if listed is not None else scores.view(len(images), len(captions))
-    return as_asked([scores], images, captions, listed, empty_score, candidates)[0]
+    return call.all_scores([scores])[0]
 
 
 def _check_own(scorer: Any, workspace_bytes: Any, bytes_per_pair: Any) -> None:

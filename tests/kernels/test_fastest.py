@@ -11,9 +11,8 @@ import torch
 from crossret_kernels import UnsupportedByBackend, backends, fastest, scan_scores
 from crossret_kernels.cross_attention import op
 from crossret_kernels.fastest import Asked, Case, asked, order
-from crossret_kernels.inputs.pairs import as_pairs
-from crossret_kernels.inputs.sides import as_sides
-from crossret_kernels.two_sides import fastest_of_sides
+from crossret_kernels.inputs.call import as_call
+from crossret_kernels.two_sides import fastest_of
 
 H100, A100 = ("H100", (9, 0), "2026-01-01"), ("A100", (8, 0), "2026-01-01")
 CUDA_FIRST, TRITON_FIRST = ("cuda", "triton"), ("triton", "cuda")
@@ -68,14 +67,13 @@ def test_the_work_of_a_call_is_that_of_its_products(layout: str, monkeypatch: py
     given: tuple[Any, Any] = regions, words
     if layout == "packed":
         given = (regions.flatten(0, 1), torch.arange(0, 31, 5)), (words.flatten(0, 1), torch.arange(0, 13, 3))
-    sides = as_sides(*given, None, None, None, None, None)
     pairs = torch.zeros(12, 2, dtype=torch.int64) if layout == "pairs" else None
     candidates = torch.zeros(4, 3, dtype=torch.int64) if layout == "candidates" else None
-    selected = as_pairs(pairs, candidates, None, "caption", *sides)
-    work = 2 * 30 * 12 * 16 // (1 if selected is None else 2)
+    call = as_call((*given, None, None, None, None, None), pairs, candidates, None)
+    work = 2 * 30 * 12 * 16 // (1 if call.pairs is None else 2)
     for least, expected in ((work, CUDA_FIRST), (work + 1, TRITON_FIRST)):
         monkeypatch.setattr(fastest, "LARGE", least)
-        assert fastest_of_sides(*sides, selected, "t2i") == expected
+        assert fastest_of(call, "t2i") == expected
 
 
 def test_float32_features_are_asked_for_by_what_multiplies_them() -> None:
@@ -83,8 +81,8 @@ def test_float32_features_are_asked_for_by_what_multiplies_them() -> None:
     try:
         for allowed, expected in ((True, "tf32"), (False, "float32")):
             torch.backends.cuda.matmul.allow_tf32 = allowed
-            assert asked("t2i", (torch.zeros(1),), 0, False).precision == expected
-            assert asked("t2i", (torch.zeros(1).half(),), 0, False).precision == "float16"
+            assert asked("t2i", torch.float32, 0, False).precision == expected
+            assert asked("t2i", torch.float16, 0, False).precision == "float16"
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
 
