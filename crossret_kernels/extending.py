@@ -26,17 +26,18 @@ from crossret_kernels.inputs.blocks import (
     bounded_runs,
     release_pages,
 )
+from crossret_kernels.inputs.call import Features, Lengths
 from crossret_kernels.inputs.options import choose
 from crossret_kernels.inputs.pairs import QUERIES
-from crossret_kernels.inputs.ragged import SideNames, is_packed
-from crossret_kernels.inputs.sides import Features, Lengths
 from crossret_kernels.inputs.tensors import (
+    SideNames,
     as_integers,
     as_tensor,
     check_dense,
     check_floating,
     check_has_values,
     checkable,
+    is_packed,
 )
 from crossret_kernels.padded.arithmetic import safe_sqrt, vector_length
 from crossret_kernels.padded.chunked import WORKSPACE_BYTES, recomputed

@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.inputs.blocks import FeatureBlocks, device_of
-from crossret_kernels.inputs.call import Call
+from crossret_kernels.inputs.call import Call, Features, Lengths, as_sides
 from crossret_kernels.inputs.options import check_flag, checked, choose
 from crossret_kernels.inputs.pairs import Pairs, as_pairs
-from crossret_kernels.inputs.ragged import Ragged, SideNames
-from crossret_kernels.inputs.sides import Features, Lengths, as_sides
-from crossret_kernels.inputs.tensors import Array, check_dense
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.inputs.tensors import Array, SideNames, check_dense
 from crossret_kernels.maxsim.both import score_both_ways
 from crossret_kernels.maxsim.contributions import maxsim_alignment, maxsim_contributions
 from crossret_kernels.maxsim.op import score_call
@@ -118,7 +117,7 @@ def maxsim(
     """
     lengths, masks = (query_lengths, document_lengths), (query_mask, document_mask)
     call = _every_pair(queries, documents, lengths, masks, empty_score)
-    return call.scores(score_call(call, _options(direction, pooling, normalize), backend))
+    return call.as_scores(score_call(call, _options(direction, pooling, normalize), backend))
 
 
 def maxsim_both_ways(
@@ -146,7 +145,7 @@ def maxsim_both_ways(
         call = _every_pair(queries, documents, lengths, masks, empty_score)
     else:
         call = _listed(_sides(queries, documents, lengths, masks, empty_score), pairs, empty_score)
-    return BothWays(*map(call.scores, score_both_ways(call, _options("q2d", pooling, normalize), backend)))
+    return BothWays(*map(call.as_scores, score_both_ways(call, _options("q2d", pooling, normalize), backend)))
 
 
 def maxsim_pairs(
@@ -181,7 +180,7 @@ def maxsim_pairs(
     """
     sides = _sides(queries, documents, (query_lengths, document_lengths), (query_mask, document_mask), empty_score)
     call = _listed_or_own(sides, pairs, empty_score)
-    return call.scores(score_call(call, _options(direction, pooling, normalize), backend))
+    return call.as_scores(score_call(call, _options(direction, pooling, normalize), backend))
 
 
 def explain(
@@ -297,7 +296,7 @@ def retrieve(
 
     def scores_of(sides: tuple[Ragged, Ragged], pairs: Tensor | None) -> Tensor:
         call = Call(*sides, None, empty_score) if pairs is None else _listed(sides, pairs, empty_score)
-        scores = call.scores(score_call(call, options, backend))
+        scores = call.as_scores(score_call(call, options, backend))
         # The worst are the best of the negated scores: only a sign changes, no bit of a value, and no order of ties.
         return scores if largest else -scores
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from crossret_kernels.attention_pool.chunked import attention_pool_chunked
 from crossret_kernels.attention_pool.reference import attention_pool_reference
 from crossret_kernels.backends import select_in_torch
+from crossret_kernels.inputs.call import Features, Lengths, as_ragged
 from crossret_kernels.inputs.operands import check_operand
-from crossret_kernels.inputs.ragged import Ragged, SideNames, is_packed
-from crossret_kernels.inputs.sides import Features, Lengths, as_ragged
-from crossret_kernels.inputs.tensors import Array, check_has_values
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.inputs.tensors import Array, SideNames, check_has_values, is_packed
 from crossret_kernels.operations import needs_gradient
 
 _IN_TORCH = {"torch": attention_pool_chunked, "reference": attention_pool_reference}

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.backends import select_backend
+from crossret_kernels.inputs.call import Features, Lengths, as_ragged
 from crossret_kernels.inputs.options import check_flag
-from crossret_kernels.inputs.ragged import Ragged, SideNames
-from crossret_kernels.inputs.sides import Features, Lengths, as_ragged
-from crossret_kernels.inputs.tensors import Array, as_tensor
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.inputs.tensors import Array, SideNames, as_tensor
 from crossret_kernels.operations import Operand, define
 
 _SIDE = (Operand("features", "Tensor"), Operand("offsets"), Operand("lengths"), Operand("mask"))

@@ -11,9 +11,8 @@ from crossret_kernels.cross_attention.chunked import scan_scores_chunked
 from crossret_kernels.cross_attention.factors import check_factors
 from crossret_kernels.cross_attention.options import ScanFields, ScanOptions
 from crossret_kernels.cross_attention.reference import scan_scores_reference
-from crossret_kernels.inputs.call import Call, as_call
+from crossret_kernels.inputs.call import Call, Features, Lengths, as_call
 from crossret_kernels.inputs.options import checked
-from crossret_kernels.inputs.sides import Features, Lengths
 from crossret_kernels.inputs.tensors import Array, autocasts
 from crossret_kernels.operations import Kernels, Operand, define
 from crossret_kernels.two_sides import LISTED_SIDES, OPTIONS, PLAIN_SIDES, SIDES, scores_like, serve
@@ -132,7 +131,8 @@ def scan_scores(
         if not autocasts("cpu"):
             table = {**SCORES, "cpu": partial(FACTORED, kept)}
     listed = LISTED if table is SCORES else None
-    return call.scores(serve(table, backend, call, options, listed=listed))
+    scores = serve(table, backend, call, options, listed=listed)
+    return call.as_scores(scores)
 
 
 def score_call(call: Call, options: ScanOptions, backend: str | None) -> Tensor:

@@ -12,9 +12,8 @@ from crossret_kernels.cross_attention.chunked import scan_attend_chunked
 from crossret_kernels.cross_attention.op import ATTENTION_OPTIONS
 from crossret_kernels.cross_attention.options import ScanFields, ScanOptions
 from crossret_kernels.cross_attention.reference import scan_attend_reference
-from crossret_kernels.inputs.call import as_call, check_traceable
+from crossret_kernels.inputs.call import Features, Lengths, as_call, check_traceable
 from crossret_kernels.inputs.options import checked
-from crossret_kernels.inputs.sides import Features, Lengths
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.operations import Kernels, define
 from crossret_kernels.torch_internals import reduced_float32, transformed
@@ -124,9 +123,9 @@ def attend(
         own = (call.empty_score, reduced_float32(chosen != "cpu"), *options.codes, *widths, attended)
         numbers = 1 + contexts.width + (values.size(-1) if attended else 0)
         try:
-            return [call.scores(x) for x in call.run(KERNELS[chosen], own, queries=queries, numbers=numbers)]
+            return [call.as_scores(x) for x in call.run(KERNELS[chosen], own, queries=queries, numbers=numbers)]
         except UnsupportedByBackend:
             if backend is not None:
                 raise
             chosen = "torch"
-    return call.all_scores(_IN_TORCH[chosen](call.images, call.captions, call.pairs.listed(), options, attended))
+    return call.as_results(_IN_TORCH[chosen](call.images, call.captions, call.pairs.listed(), options, attended))

@@ -9,8 +9,8 @@ from typing_extensions import Unpack
 
 from crossret_kernels.cross_attention.options import ScanFields, ScanOptions
 from crossret_kernels.cross_attention.scan_attend import attend
+from crossret_kernels.inputs.call import Features, Lengths
 from crossret_kernels.inputs.options import checked
-from crossret_kernels.inputs.sides import Features, Lengths
 from crossret_kernels.inputs.tensors import Array
 
 

@@ -14,11 +14,10 @@ from crossret_kernels.gated_attention.chunked import gated_attention_chunked
 from crossret_kernels.gated_attention.kernels import KERNELS
 from crossret_kernels.gated_attention.parameters import GatedAttention, check_parameters
 from crossret_kernels.gated_attention.reference import gated_attention_reference
-from crossret_kernels.inputs.call import as_call, check_traceable
+from crossret_kernels.inputs.call import Features, Lengths, as_call, check_traceable
 from crossret_kernels.inputs.operands import check_operand
 from crossret_kernels.inputs.options import check_number
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import Features, Lengths
 from crossret_kernels.inputs.tensors import Array, autocasts, checkable
 from crossret_kernels.torch_internals import transformed
 
@@ -122,7 +121,7 @@ def attend(
         else:
             how = chosen, half == torch.bfloat16
             made = gated_attention_chunked(images, captions, *checked, own, alpha, listed, weights, *how)
-    return call.all_scores(made if weights else made[:1])
+    return call.as_results(made if weights else made[:1])
 
 
 def _refusal(weights: bool) -> str | None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from crossret_kernels.gated_attention.op import attend
 from crossret_kernels.gated_attention.parameters import GatedAttention
-from crossret_kernels.inputs.sides import Features, Lengths
+from crossret_kernels.inputs.call import Features, Lengths
 from crossret_kernels.inputs.tensors import Array
 
 

@@ -22,10 +22,9 @@ from crossret_kernels.heterogeneous_attention.options import (
     check_layers,
 )
 from crossret_kernels.heterogeneous_attention.reference import heterogeneous_attention_reference
-from crossret_kernels.inputs.call import Call, as_call, check_traceable
+from crossret_kernels.inputs.call import Call, Features, Lengths, as_call, check_traceable
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import Features, Lengths
 from crossret_kernels.inputs.tensors import Array, checkable
 from crossret_kernels.padded.forms import gather_items
 from crossret_kernels.torch_internals import transformed
@@ -115,7 +114,7 @@ def attend(
         if options.matching == "global":
             empty = call.empty_score is not None
             call = Call(_first_rows(images, empty), _first_rows(captions, empty), call.pairs, call.empty_score)
-        return [call.scores(score_call(call, options.local, backend))]
+        return [call.as_scores(score_call(call, options.local, backend))]
     listed = call.listed
     check_traceable("heterogeneous attention takes padded features", images, captions)
     dtype = images.values.dtype
@@ -132,7 +131,7 @@ def attend(
         made = heterogeneous_attention_reference(images, captions, listed, parameters, options)
     else:
         made = heterogeneous_attention_chunked(images, captions, listed, parameters, options, chosen)
-    return call.all_scores(made if weights else made[:1])
+    return call.as_results(made if weights else made[:1])
 
 
 def _made_in_torch(layers: int) -> str | None:

@@ -13,8 +13,8 @@ from crossret_kernels.heterogeneous_attention.options import (
     HeterogeneousLayer,
     HeterogeneousOptions,
 )
+from crossret_kernels.inputs.call import Features, Lengths
 from crossret_kernels.inputs.options import checked
-from crossret_kernels.inputs.sides import Features, Lengths
 from crossret_kernels.inputs.tensors import Array
 
 

@@ -12,9 +12,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crossret_kernels.inputs.ragged import Ragged, SideNames, check_alone, is_packed
-from crossret_kernels.inputs.sides import Features, Lengths, as_ragged
-from crossret_kernels.inputs.tensors import Array, as_int64, as_integers, as_tensor, check_array, check_floating
+from crossret_kernels.inputs.call import Features, Lengths, as_ragged
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.inputs.tensors import (
+    Array,
+    SideNames,
+    as_int64,
+    as_integers,
+    as_tensor,
+    check_alone,
+    check_array,
+    check_floating,
+    is_packed,
+)
 
 # Of features in a block: enough that the cost of a call does not show, little beside any machine's memory.
 BLOCK_BYTES = 32 * 2**20

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from crossret_kernels.inputs.options import check_number
 from crossret_kernels.inputs.pairs import ATTENDING, PAIRS_AT_ONCE, Pairs, as_pairs
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.sides import as_sides
-from crossret_kernels.inputs.tensors import Array, autocasts, checkable
+from crossret_kernels.inputs.tensors import Array, SideNames, autocasts, checkable, lengths_on_device, together_on_host
 from crossret_kernels.operations import needs_gradient
 from crossret_kernels.torch_internals import transformed
 
+Features: TypeAlias = "Array | tuple[Array, Array] | Sequence[Array] | Ragged"
+Lengths: TypeAlias = "Array | Sequence[int] | None"
+
+REGIONS = SideNames("regions", "region_lengths", "region_mask", "image")
+WORDS = SideNames("words", "word_lengths", "word_mask", "caption")
+IMAGES_AND_CAPTIONS = REGIONS, WORDS
 NUMBERS_AT_ONCE = 2**22  # results of a slice of pairs: 16 MiB of float32
 
 
@@ -110,18 +117,18 @@ class Call:
             return result
         return result.view(*self.pairs.indices.shape, *result.shape[1:])
 
-    def scores(self, result: Tensor) -> Tensor:
+    def as_scores(self, result: Tensor) -> Tensor:
         """Scores, `shaped`, at least float32."""
         if result.dtype is not torch.float32 and result.dtype is not torch.float64:
             result = result.float()
         return self.shaped(result)
 
-    def all_scores(self, results: Sequence[Tensor]) -> list[Tensor]:
-        """`scores` of several results, scores first; pairs of empty items have the empty score, others 0 there."""
+    def as_results(self, results: Sequence[Tensor]) -> list[Tensor]:
+        """`as_scores` of several results, scores first; pairs of empty items have the empty score, others 0 there."""
         if self.empty_score is not None:
             fills = [self.empty_score] + [0.0] * (len(results) - 1)
             results = [self.filled(x, fill) for x, fill in zip(results, fills, strict=True)]
-        return [self.scores(x) for x in results]
+        return [self.as_scores(x) for x in results]
 
 
 def as_call(
@@ -143,6 +150,87 @@ def as_call(
     """
     images, captions = as_sides(*sides, same_dim=same_dim)
     return Call(images, captions, as_pairs(pairs, candidates, query, ATTENDING[direction], images, captions), sides[-1])
+
+
+def as_sides(
+    regions: Features,
+    words: Features,
+    region_lengths: Lengths,
+    word_lengths: Lengths,
+    region_mask: Array | None,
+    word_mask: Array | None,
+    empty_score: float | None,
+    names: tuple[SideNames, SideNames] = IMAGES_AND_CAPTIONS,
+    *,
+    same_dim: bool = True,
+) -> tuple[Ragged, Ragged]:
+    """Images and captions, each checked as `as_ragged` does, and whether they can be compared.
+
+    Lengths, masks and offsets that lie on a device are brought to the CPU, those of both sides at once, and stay there:
+    this is all that a call waits for.
+    """
+    empty = empty_score is not None
+    if empty:
+        check_empty_score(empty_score)
+    looking = checkable()
+    first = lengths_on_device(regions, region_lengths, region_mask) if looking else None
+    second = lengths_on_device(words, word_lengths, word_mask) if looking else None
+    if first is not None or second is not None:
+        first, second = together_on_host((first, second))
+    images = Ragged.of(regions, region_lengths, region_mask, names[0], empty, looking, first)
+    captions = Ragged.of(words, word_lengths, word_mask, names[1], empty, looking, second)
+    _check_together(images, captions, names, same_dim)
+    return images, captions
+
+
+def as_ragged(
+    features: Features,
+    lengths: Lengths,
+    mask: Array | None,
+    names: SideNames,
+    empty: bool = False,
+) -> Ragged:
+    """One side of the input, checked, as `Ragged`; one that is `Ragged` already is not checked again.
+
+    Args:
+        features, lengths, mask: as the operations take them.
+        names: for errors.
+        empty: whether items may be empty.
+
+    A list stays one unless a gradient, a transformation or torch.compile goes through it: then its items are joined.
+    Lengths, a mask or offsets on a device are brought to the CPU as `as_sides` brings them.
+
+    Raises TypeError for what is no floating-point tensor and ValueError, naming the argument and the index, for wrong
+    shapes, lengths out of range and empty items. While torch.compile traces, values cannot be looked at: the native
+    operation then makes the same checks when it runs.
+    """
+    looking = checkable()
+    on_host = lengths_on_device(features, lengths, mask) if looking else None
+    if on_host is not None:
+        (on_host,) = together_on_host((on_host,))
+    return Ragged.of(features, lengths, mask, names, empty, looking, on_host)
+
+
+def check_empty_score(value: Any) -> None:
+    """Raises TypeError or ValueError where it is no number that a score can be; infinite ones are."""
+    if isinstance(value, float) and math.isinf(value):
+        return
+    check_number("empty_score", value)
+
+
+def _check_together(regions: Ragged, words: Ragged, names: tuple[SideNames, SideNames], same_dim: bool) -> None:
+    """Raises where regions and words cannot be compared: other D, dtype (autocast aside) or device, or no values."""
+    v, e = regions.values, words.values
+    first, second = names[0].features, names[1].features
+    if same_dim and v.shape[-1] != e.shape[-1]:
+        raise ValueError(f"{first} have D = {v.size(-1)} but {second} have D = {e.size(-1)}: they must agree")
+    if v.device != e.device:
+        raise ValueError(f"{first} are on {v.device} but {second} are on {e.device}")
+    if v.is_meta and checkable():
+        raise ValueError(f"{first} and {second} are on the meta device, which holds no values to score")
+    # Autocast, which hands some layers' outputs on in its own dtype and others' not, gives both one, but for float64.
+    if v.dtype is not e.dtype and (not autocasts(v.device.type) or torch.float64 in (v.dtype, e.dtype)):
+        raise TypeError(f"{first} are {v.dtype} but {second} are {e.dtype}: they must agree")
 
 
 def check_traceable(takes_padded: str, *sides: Ragged) -> None:

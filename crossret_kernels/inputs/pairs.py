@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.inputs.options import choose
-from crossret_kernels.inputs.ragged import Ragged, plural
-from crossret_kernels.inputs.tensors import FEW, Array, as_tensor, bounds, check_integers, checkable
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.inputs.tensors import FEW, Array, as_tensor, bounds, check_integers, checkable, plural
 
 QUERIES = ("caption", "image")
 ATTENDING = {"t2i": "caption", "i2t": "image"}  # whose candidates they are, unless the caller says

@@ -8,9 +8,8 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from crossret_kernels.backends import select_backend
-from crossret_kernels.inputs.call import as_call
+from crossret_kernels.inputs.call import Features, Lengths, as_call
 from crossret_kernels.inputs.options import checked
-from crossret_kernels.inputs.sides import Features, Lengths
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.maxsim.op import ARGMAX, SCORES_AND_ARGMAX, score_call
 from crossret_kernels.maxsim.options import MaxSimFields, MaxSimOptions
@@ -65,4 +64,4 @@ def maxsim_argmax(
     else:
         scores = score_call(call, options, backend)
         indices = serve(ARGMAX, backend, call, options, width=(width,), fill=-1)
-    return MaxSimArgmax(call.scores(scores), call.shaped(indices))
+    return MaxSimArgmax(call.as_scores(scores), call.shaped(indices))

@@ -58,7 +58,7 @@ def maxsim_contributions(
     scores = score_call(call, options, backend)
     mask, places, similarities = best_rows(call.images, call.captions, call.listed, options)
     shares = pooled_shares(scores, similarities, mask, options.pooling, 1.0)
-    return call.scores(scores), call.shaped(places), call.shaped(similarities), call.shaped(shares)
+    return call.as_scores(scores), call.shaped(places), call.shaped(similarities), call.shaped(shares)
 
 
 def maxsim_alignment(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 from typing_extensions import Unpack
 
-from crossret_kernels.inputs.call import Call, as_call
+from crossret_kernels.inputs.call import Call, Features, Lengths, as_call
 from crossret_kernels.inputs.options import checked
-from crossret_kernels.inputs.sides import Features, Lengths
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.maxsim.chunked import maxsim_argmax_chunked, maxsim_scores_chunked
 from crossret_kernels.maxsim.options import MaxSimFields, MaxSimOptions
@@ -105,7 +104,7 @@ def maxsim_scores(
     options = checked(MaxSimOptions, options, fields)
     sides = regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score
     call = as_call(sides, pairs, candidates, query, options.direction)
-    return call.scores(score_call(call, options, backend))
+    return call.as_scores(score_call(call, options, backend))
 
 
 def score_call(call: Call, options: MaxSimOptions, backend: str | None) -> Tensor:

@@ -7,8 +7,8 @@ from functools import partial
 from torch import Tensor
 from typing_extensions import Unpack
 
+from crossret_kernels.inputs.call import Features, Lengths
 from crossret_kernels.inputs.options import checked
-from crossret_kernels.inputs.sides import Features, Lengths
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.maxsim.op import maxsim_scores
 from crossret_kernels.maxsim.options import MaxSimFields, MaxSimOptions

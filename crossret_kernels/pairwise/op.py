@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossret_kernels.inputs.call import as_call, check_traceable
-from crossret_kernels.inputs.sides import Features, Lengths
+from crossret_kernels.inputs.call import Features, Lengths, as_call, check_traceable
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.padded.chunked import WORKSPACE_BYTES, of_chunks, of_pairs, pair_bytes, split_evenly, widened
 
@@ -98,7 +97,7 @@ def pairwise_scores(
         every = torch.empty(0, 2, dtype=torch.int64, device=images.values.device) if listed is None else listed
         (scores,) = of_pairs(images, captions, every, size, lambda *block: (paired(*block),), draws=True)
         scores = scores if listed is not None else scores.view(len(images), len(captions))
-    return call.all_scores([scores])[0]
+    return call.as_results([scores])[0]
 
 
 def _check_own(scorer: Any, workspace_bytes: Any, bytes_per_pair: Any) -> None:

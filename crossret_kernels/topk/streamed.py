@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.inputs.blocks import FeatureBlocks, ItemBlocks, WithFactors, device_of
+from crossret_kernels.inputs.call import IMAGES_AND_CAPTIONS, Features, Lengths
 from crossret_kernels.inputs.options import choose
 from crossret_kernels.inputs.pairs import QUERIES
-from crossret_kernels.inputs.ragged import SideNames
-from crossret_kernels.inputs.sides import IMAGES_AND_CAPTIONS, Features, Lengths
-from crossret_kernels.inputs.tensors import Array
+from crossret_kernels.inputs.tensors import Array, SideNames
 
 # Scores that exist at a time: 8 MiB in float32. Merging in PyTorch operations takes some five times that.
 BLOCK_SCORES = 2 * 2**20

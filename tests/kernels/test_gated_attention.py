@@ -15,7 +15,7 @@ from torch import Tensor
 from crossret_kernels import UnsupportedByBackend, gated_attention_scores, gated_attention_weights
 from crossret_kernels.gated_attention import chunked
 from crossret_kernels.gated_attention.reference import gated_attention_reference
-from crossret_kernels.inputs.sides import as_sides
+from crossret_kernels.inputs.call import as_sides
 from crossret_kernels.promises import GRADIENTS, RESULTS, unit_of
 from tests.kernels.gated import GatedBatch, gated_batches, gated_parameters, paper_score
 from tests.kernels.strategies import examples

@@ -26,7 +26,7 @@ from crossret_kernels import (
 )
 from crossret_kernels.backends import BACKENDS
 from crossret_kernels.gated_attention.reference import gated_attention_reference
-from crossret_kernels.inputs.sides import as_sides
+from crossret_kernels.inputs.call import as_sides
 from crossret_kernels.promises import BITS, DIGITS, GRADIENTS, OPERATIONS, RESULTS, unit_of
 from tests.kernels.gated import gated_parameters
 from tests.kernels.heterogeneous import make_layers

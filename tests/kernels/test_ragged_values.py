@@ -24,7 +24,7 @@ from crossret_kernels import (
     scan_scores,
     scan_topk,
 )
-from crossret_kernels.inputs import ragged
+from crossret_kernels.inputs import tensors as checks
 from crossret_kernels.late_interaction import explain, maxsim, retrieve
 from crossret_kernels.padded.forms import pack_items, pad_items
 
@@ -91,8 +91,8 @@ def test_its_rows_and_lengths(layout: str) -> None:
 
 def test_it_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sides = Ragged(PADDED, lengths=LENGTHS), Ragged(ROWS, offsets=OFFSETS)
-    monkeypatch.setattr(ragged, "_check_lengths", lambda *_: pytest.fail("lengths are checked again"))
-    monkeypatch.setattr(ragged, "_check_features", lambda *_: pytest.fail("features are checked again"))
+    monkeypatch.setattr(checks, "_check_lengths", lambda *_: pytest.fail("lengths are checked again"))
+    monkeypatch.setattr(checks, "_check_features", lambda *_: pytest.fail("features are checked again"))
     scan_scores(*sides)
 
 

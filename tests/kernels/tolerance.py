@@ -16,8 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from crossret_kernels import scan_scores
 from crossret_kernels.cross_attention.attention import attention_logits, relevances
 from crossret_kernels.cross_attention.options import ScanOptions
-from crossret_kernels.inputs.ragged import Ragged, SideNames
-from crossret_kernels.inputs.sides import as_ragged
+from crossret_kernels.inputs.call import as_ragged
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.inputs.tensors import SideNames
 from crossret_kernels.padded.arithmetic import pool, safe_normalize
 from crossret_kernels.padded.chunked import Block
 from crossret_kernels.padded.forms import pack_items, pad
