@@ -12,7 +12,7 @@ CXX_FILES := $(filter %.cpp %.h %.inl %.cu %.cuh,$(CSRC)) \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test fuzz fuzz-files docs package torches encoders peers peers-bench peers-suites tritons aarch64 sanitize cuda-build cuda-registers lint format gpu gpu-record bench bench-all bench-record real clean
+.PHONY: help setup demo test test-all test-others test-interpreted test-compiled test-simt fuzz fuzz-files docs package torches encoders peers peers-bench peers-suites tritons aarch64 sanitize cuda-build cuda-registers lint format gpu gpu-record bench bench-all bench-record real clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,10 +28,32 @@ PYTEST = $(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist wor
 OLDEST_TRITON := 3.6.0
 OTHER_TRITONS := $(OLDEST_TRITON) 3.7.0 3.7.1 3.8.0
 
-test: lint build/triton/$(OLDEST_TRITON)/.installed  ## check the sources, then run the test suite
-	$(PYTEST)
-	TRITON_INTERPRET=1 $(PYTEST) tests/interpreted  # no process can run Triton's kernels both ways
-	PYTHONPATH=build/triton/$(OLDEST_TRITON) $(PYTEST) tests/kernels/test_triton_compiles.py -k 'test_compiles and not sm_80'
+# Groups of tests that take minutes, and that no processor makes a difference to, run where their sources have changed:
+# tests/passed.json keeps what they passed with.
+GROUPS := interpreted compiled simt
+COMPILED := tests/kernels/test_triton_compiles.py
+PASSED = @$(BIN)/python -m tests.groups passed $(@:test-%=%)
+
+test: test-others  ## check the sources, then run the test suite; of Triton and the simulated GPU where their sources changed
+	@targets=$$($(BIN)/python -m tests.groups changed) && { [ -z "$$targets" ] || $(MAKE) --no-print-directory $$targets; }
+
+test-all: test-others $(GROUPS:%=test-%)  ## check the sources, then run every test
+
+test-others: lint
+	$(PYTEST) --ignore tests/simt --ignore $(COMPILED)
+
+test-interpreted: setup  # no process can run Triton's kernels both ways
+	TRITON_INTERPRET=1 $(PYTEST) tests/interpreted
+	$(PASSED)
+
+test-compiled: build/triton/$(OLDEST_TRITON)/.installed
+	$(PYTEST) $(COMPILED)
+	PYTHONPATH=build/triton/$(OLDEST_TRITON) $(PYTEST) $(COMPILED) -k 'test_compiles and not sm_80'
+	$(PASSED)
+
+test-simt: setup
+	$(PYTEST) tests/simt
+	$(PASSED)
 
 build/triton/%/.installed: | setup
 	rm -rf build/triton/$*
