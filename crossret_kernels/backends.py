@@ -70,7 +70,7 @@ SIMULATED = False
 
 
 def unsupported_reason(backend: str, device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why `backend` cannot score features of this device and dtype; None when it can."""
+    """The reason why `backend` cannot score features of this device and dtype; None when it can."""
     if backend in ("torch", "reference"):
         return None
     if backend == "triton" and TRITON_MISSING is not None:
@@ -163,7 +163,7 @@ def select_backend(
 
 
 def serving(device: torch.device, dtype: torch.dtype) -> str:
-    """Who serves calls of such features where kernels do, in words: on a GPU either of two, by the call."""
+    """Names of the backends that serve calls of such features by kernels: on a GPU either of two, by the call."""
     chosen = select_backend(None, device, dtype)
     kernels = [name for name in FASTEST_FIRST["cuda"] if name != "torch"]
     if chosen not in kernels or named_backend(None) == chosen:
@@ -172,7 +172,7 @@ def serving(device: torch.device, dtype: torch.dtype) -> str:
 
 
 def named_backend(requested: str | None) -> str | None:
-    """What the caller demands by the argument, or else prefers by CROSSRET_BACKEND; None where it is left to us."""
+    """The backend that the argument demands, or else CROSSRET_BACKEND prefers; None without either."""
     return requested if requested is not None else environment(ENVIRONMENT_VARIABLE)
 
 
@@ -194,7 +194,7 @@ def _refusal(
 
 
 def _frames_of_ours() -> int:
-    """How far from the function that calls this the caller of this package is, as `warnings.warn` counts."""
+    """Frames between the caller of this function and the caller of this package, as `warnings.warn` counts."""
     frame, count = sys._getframe(1), 1
     while frame.f_back is not None and Path(frame.f_code.co_filename).is_relative_to(PACKAGE):
         frame, count = frame.f_back, count + 1

@@ -1,4 +1,4 @@
-"""What packages over the kernels take besides the public functions: `crossret` imports from these two modules alone.
+"""Names for packages over the kernels besides the public functions: `crossret` imports from these two modules alone.
 
 - Corpora read a block at a time: `Features`, `Lengths`, `FeatureBlock`, `FeatureBlocks`, `ItemBlocks`, `BLOCK_BYTES`,
   `is_packed`, `release_pages`; or some items of them, `Items`, `Chosen`, `bounded_runs`.

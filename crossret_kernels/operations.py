@@ -27,7 +27,7 @@ class Operand(NamedTuple):
 
 
 class Kernels(NamedTuple):
-    """An operation's host code in Python: what makes its results, and the gradients of what it takes."""
+    """Host code of an operation in Python: its results, and the gradients of its operands."""
 
     forward: Callable[..., Any]
     backward: Callable[..., Any] | None = None
@@ -46,8 +46,8 @@ def define(
     "plain" of either passes autograd by.
 
     Args:
-        fake: makes results without values, of the same arguments; not those that are saved. What has none is called
-            within host code alone.
+        fake: makes results without values, of the same arguments; not those that are saved. An operation without one
+            is called within host code alone.
         kernels: returns host code in Python, called once and when it is first needed. Without it the kernels live in
             csrc, and are registered when the native library loads.
         autocast: whether features are cast to the dtype in force there.
@@ -188,7 +188,7 @@ def _fake_gradients(differentiable: Sequence[int]) -> Callable[..., Any]:
 
 
 def _picked(indices: Sequence[int]) -> Callable[..., Any]:
-    """What takes these of some arguments."""
+    """A function that picks the arguments of these indices."""
     return itemgetter(*indices) if len(indices) > 1 else lambda arguments: [arguments[indices[0]]]
 
 
@@ -261,7 +261,7 @@ def _differentiable(
 
         @staticmethod
         def made(ctx: Any, grads: Sequence[Tensor], needed: Sequence[bool]) -> list[Tensor | None]:
-            """Those of the differentiable arguments."""
+            """Gradients of the differentiable arguments."""
             if not several:
                 return [gradients(*grads, *ctx.saved_tensors, *ctx.options)]
             made = gradients(*grads, *ctx.saved_tensors, *ctx.options, *needed)
@@ -277,7 +277,7 @@ def _differentiable(
 
 
 def _recorded(function: Any, directly: Callable[..., Any], n_results: int) -> Any:
-    """What `_differentiable` makes, as a function of its differentiable arguments alone and, in one more, of all.
+    """The function that `_differentiable` makes, of its differentiable arguments alone and, in one more, of all.
 
     It is of the older kind: torch binds a newer one's arguments by inspection, and looks at each of them several times,
     which costs as much as a small score. It returns the results that have a gradient; those of several, in a tuple.

@@ -1,4 +1,4 @@
-"""Operations over images and captions: what they take, the shapes of what they make, and who serves a call."""
+"""Operations over images and captions: operands, shapes of results, and the backend that serves a call."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def _side(features: str, item: str) -> tuple[Operand, ...]:
     return Operand(features, "Tensor", True), *(Operand(f"{item}_{part}") for part in ("offsets", "lengths", "mask"))
 
 
-# As `Ragged.tensors` gives them. Masks are (n, L) bool, of padded features alone.
+# Operands of both sides, as `Ragged.tensors` returns them. Masks are (n, L) bool, of padded features alone.
 SIDES = (*_side("regions", "region"), *_side("words", "word"), Operand("pairs"))
-# The same of an operation that has no gradient.
+# Operands of an operation without gradients.
 PLAIN_SIDES = tuple(operand._replace(differentiable=False) for operand in SIDES)
-# As `Ragged.listed` does: several items without offsets, lengths or mask, or one tensor with them. Where a gradient, a
-# transformation or autocast is to go through a list, its items are joined instead.
+# Operands as `Ragged.listed` returns them: several items without offsets, lengths or mask, or one tensor with them.
+# Items of a list are joined instead where a gradient, a transformation or autocast goes through them.
 LISTED_SIDES = tuple(Operand(operand.name, "Tensor[]") if operand.differentiable else operand for operand in SIDES)
 
-# What every backend's operation goes on with, ahead of its own options. Modes are places among the names that Python
-# has for them, as torch's stable ABI leaks every string it hands over.
+# Options that every operation takes, ahead of its own. Modes are integers, the places of their names in Python, as
+# torch's stable ABI leaks every string that it hands over.
 OPTIONS = "float? empty_score, bool reduced_float32"
 
 Implementations = Mapping[str, Callable[..., Tensor]]
@@ -90,7 +90,7 @@ def scores_like(*arguments: Any) -> Tensor:
 
 
 def scores_both_ways_like(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """The same of either direction."""
+    """Scores without values of both directions."""
     return scores_like(*arguments), scores_like(*arguments)
 
 
@@ -100,7 +100,9 @@ def scores_and_indices_like(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 def indices_like(*arguments: Any) -> Tensor:
-    """Likewise an index for every query of every pair: the last argument says how many, None for the longest item's."""
+    """Indices without values, one for every query of every pair: as many as the last argument says, None for as many as
+    the longest item has rows.
+    """
     width = arguments[-1]
     if width is None:
         width = torch.library.get_ctx().new_dynamic_size()

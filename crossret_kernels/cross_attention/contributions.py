@@ -17,7 +17,7 @@ from crossret_kernels.padded.shares import pooled_shares
 
 
 class ScanContributions(NamedTuple):
-    """What scores of pairs are made of, as `scan_contributions` returns it; without gradient.
+    """Scores of pairs and what each query brings to them, as `scan_contributions` returns them; without gradient.
 
     Shapes are `ScanAttention`'s: of P pairs, each with Q queries (words for t2i, regions for i2t) that attend to C
     contexts; with candidates (n_queries, K, …) for (P, …). All but scores are zero where an item has no row.
@@ -70,7 +70,7 @@ def scan_contributions(
     sides = regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score
     with torch.no_grad():
         scores, _, weights, relevances = attend("scan_contributions", sides, options, pairs, candidates, query, backend)
-        # Of a query that is there some weight is above zero, and NaN counts.
+        # A query that exists has some weight other than zero, or NaN.
         mask = (weights != 0).any(-1)
         shares = pooled_shares(scores, relevances, mask, options.pooling, options.lambda_lse)
     return ScanContributions(scores, weights, relevances, shares)

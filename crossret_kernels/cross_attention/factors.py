@@ -1,4 +1,4 @@
-"""`scan_factors`: what attention makes of a corpus' Gram matrices, kept from one call to the next."""
+"""`scan_factors`: factors of a corpus' Gram matrices, kept from one call to the next."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _FACTORS = define("scan_factors", _SIDE, "bool normalize, SymInt longest", _fact
 def scan_factors(
     features: Features, lengths: Lengths = None, *, mask: Array | None = None, normalize: bool = False
 ) -> Tensor:
-    """What `scan_scores` and `scan_topk` on the CPU make of items that are attended to, to be kept with a corpus.
+    """Factors of the Gram matrices of items that are attended to, for `scan_scores` and `scan_topk` on the CPU, to be
+    kept with a corpus.
 
     The upper triangular factor U of each item's Gram matrix, UᵀU = C Cᵀ: the length of an attended vector is ‖U p‖. For
     few queries making it costs as much as the scores; they take as long as reading the features where it is kept.

@@ -19,7 +19,7 @@ from crossret_kernels.operations import Kernels, define
 from crossret_kernels.torch_internals import reduced_float32, transformed
 from crossret_kernels.two_sides import SIDES, scores_like
 
-# How many places there are for the queries of a pair and for its contexts, and whether attended vectors are wanted.
+# Numbers of places for the queries and contexts of a pair, and whether attended vectors are wanted.
 _OPTIONS = f"{ATTENTION_OPTIONS}, SymInt query_places, SymInt context_places, bool attended"
 _FOUR = "(Tensor, Tensor, Tensor, Tensor)"
 
@@ -47,7 +47,8 @@ _IN_TORCH = {"torch": scan_attend_chunked, "reference": scan_attend_reference}
 
 
 class ScanAttended(NamedTuple):
-    """Of P pairs, each with Q queries (words for t2i, regions for i2t) that attend to C contexts (the other side).
+    """Results for P pairs, each with Q queries (words for t2i, regions for i2t) that attend to C contexts (the other
+    side).
 
     All are differentiable and zero where an item has no row. Q and C are the widths of padded features, the longest
     item's length of packed and listed ones. With candidates (n_queries, K, …) for (P, …).
@@ -82,7 +83,7 @@ def scan_attend(
     backend: str | None = None,
     **fields: Unpack[ScanFields],
 ) -> ScanAttended:
-    """What each query of listed pairs attends to, and by what weights: SCAN Eqs. 2–5, for scorers of your own.
+    """Attended vectors, weights and relevances of each query of listed pairs: SCAN Eqs. 2–5, for scorers of your own.
 
     Similarity vectors of words and what they attend to, as SGRAF, IMRAM and RCAR reason over them, are made of it.
 

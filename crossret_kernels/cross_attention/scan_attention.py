@@ -1,4 +1,4 @@
-"""`scan_attention`: what the scores of listed pairs are made of."""
+"""`scan_attention`: scores, weights and relevances of listed pairs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from crossret_kernels.inputs.tensors import Array
 
 
 class ScanAttention(NamedTuple):
-    """Of P pairs, each with Q queries (words for t2i, regions for i2t) that attend to C contexts (the other side).
+    """Results for P pairs, each with Q queries (words for t2i, regions for i2t) that attend to C contexts (the other
+    side).
 
     All are differentiable and zero where an item has no row. Q and C are the widths of padded features, the longest
     item's length of packed and listed ones. With candidates (n_queries, K, …) for (P, …).

@@ -26,7 +26,7 @@ from crossret_kernels.inputs.tensors import (
     is_packed,
 )
 
-# Of features in a block: enough that the cost of a call does not show, little beside any machine's memory.
+# Bytes of features in a block: enough to hide the cost of a call, few beside any machine's memory.
 BLOCK_BYTES = 32 * 2**20
 
 _DTYPES = {
@@ -153,7 +153,7 @@ class FeatureBlocks:
         return len(self.offsets) - 1
 
     def runs(self, most: int) -> list[slice]:
-        """As `ItemBlocks.runs`: at most `BLOCK_BYTES` of features, or a single item."""
+        """Runs of at most `BLOCK_BYTES` of features, or of a single item; see `ItemBlocks.runs`."""
         runs: list[slice] = []
         start = 0
         while start < len(self) or not runs:
@@ -177,7 +177,7 @@ class FeatureBlocks:
         return (self._read(self.values[first:last]), offsets - first), None, None
 
     def chosen(self, items: Chosen) -> Iterator[tuple[slice, tuple[Features, Tensor | None, Tensor | None]]]:
-        """As `Items.chosen`."""
+        """Blocks of some items; see `Items.chosen`."""
         places = torch.from_numpy(items)
         row_bytes = self.staging.size(1) * self.staging.itemsize
         for run in bounded_runs(self.offsets.diff()[places].clamp(min=1).numpy() * row_bytes, len(items)):
@@ -210,7 +210,7 @@ class FeatureBlocks:
         if isinstance(values, Tensor):
             return values
         block = self.staging[: values.size // values.shape[-1]].view(values.shape)
-        # What float32 cannot hold becomes infinite, and is seen in the scores.
+        # Numbers beyond float32 become infinite, and show in the scores.
         if values.flags.c_contiguous and values.flags.aligned:
             block.copy_(as_tensor(values, "features"))  # of float16 some eight times as fast as NumPy
         else:
@@ -233,7 +233,7 @@ class WithFactors:
         return len(self.blocks)
 
     def runs(self, most: int) -> list[slice]:
-        """Those of the features."""
+        """Runs of the features."""
         return self.blocks.runs(most)
 
     def __getitem__(self, run: slice) -> tuple[Features, Tensor | None, Tensor | None, Array]:
@@ -242,7 +242,7 @@ class WithFactors:
 
 
 def device_of(*sides: Features) -> torch.device:
-    """Where the first tensor among features is; the CPU where all are arrays."""
+    """Device of the first tensor among features; the CPU where all are arrays."""
     for side in sides:
         side = side.values if isinstance(side, Ragged) else side
         first = side[0] if isinstance(side, (tuple, list)) and side else side

@@ -12,7 +12,7 @@ import torch
 from torch.compiler import is_compiling
 
 DIRECTIONS = ("t2i", "i2t")
-# Of what the kernels compute with.
+# Limits of the numbers that kernels compute with.
 FLOAT32_MAX = torch.finfo(torch.float32).max
 FLOAT32_TINY = torch.finfo(torch.float32).tiny
 

@@ -1,4 +1,4 @@
-"""Which (image, caption) pairs a call scores: all of them, a list of pairs, or candidates of every query."""
+"""Pairs (image, caption) that a call scores: all of them, a list of pairs, or candidates of every query."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Pairs:
         return self.made
 
     def in_parts(self, most: int) -> Iterator[Tensor]:
-        """The same list in successive parts of at most `most` pairs, one after the other."""
+        """Successive parts of that list, each of at most `most` pairs."""
         rows = most if self.query is None else max(1, most // self.indices.size(1))
         for first in range(0, self.indices.size(0), rows):
             block = self.indices[first : first + rows]

@@ -96,7 +96,7 @@ class Ragged:
         mask: Tensor | None = None,
         items: Sequence[Tensor] | None = None,
     ) -> Ragged:
-        """Of checked parts."""
+        """Items of parts that are checked already."""
         ragged = cls.__new__(cls)
         ragged.values, ragged.offsets, ragged.padded_lengths = values, offsets, padded_lengths
         ragged.mask, ragged.items, ragged.has_empty = mask, items, False
@@ -146,7 +146,7 @@ class Ragged:
         return self.values, self.offsets, self.padded_lengths, self.mask
 
     def listed(self) -> tuple[Sequence[Tensor], Tensor | None, Tensor | None, Tensor | None]:
-        """The same as operations on lists take it."""
+        """(values, offsets, lengths, mask) as operations on lists take them: the values of a list are its items."""
         if self.items is not None:
             return self.items, None, None, None
         return [self.values], self.offsets, self.padded_lengths, self.mask
@@ -176,7 +176,7 @@ class Ragged:
 
     @property
     def by_width(self) -> bool:
-        """Whether every item takes as many rows as any when padded."""
+        """Whether all items take the same number of rows when padded."""
         return self.offsets is None and self.padded_lengths is None
 
     @property

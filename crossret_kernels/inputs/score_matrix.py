@@ -36,7 +36,7 @@ def check_shape(scores: Tensor, offset: int) -> None:
 
 
 def why_no_kernels(scores: Tensor) -> str | None:
-    """Why no kernels serve a loss of these scores; None where they may."""
+    """The reason why no kernels serve a loss of these scores; None where they may."""
     if transformed():
         return "torch.func's transforms and forward-mode differentiation go through 'torch'"
     return f"its kernels take up to {MOST_COLUMNS} columns" if scores.size(1) > MOST_COLUMNS else None
@@ -77,7 +77,7 @@ def matches(scores: Tensor, image_ids: Tensor | None, caption_ids: Tensor | None
 
 
 def reduced(losses: Tensor, reduction: str) -> Tensor:
-    """Of the losses of all rows (n_rows,) what the reduction makes."""
+    """Losses of all rows (n_rows,), reduced."""
     if reduction == "none":
         return losses
     return losses.sum() if reduction == "sum" else losses.sum() / max(len(losses), 1)

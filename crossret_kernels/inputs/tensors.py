@@ -26,7 +26,7 @@ _WIDENED = frozenset(np.dtype(kind) for kind in ("u2", "u4", "u8"))  # integers 
 
 
 class SideNames(NamedTuple):
-    """How errors call a side's features, their lengths and mask, and one item."""
+    """Names by which errors call a side's features, their lengths and mask, and one item."""
 
     features: str
     lengths: str
@@ -74,7 +74,7 @@ class _Writable:
 
 
 def autocasts(device_type: str) -> bool:
-    """Whether autocast is at work there."""
+    """Whether autocast is enabled for this type of device."""
     return torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)
 
 
@@ -121,7 +121,7 @@ def check_has_values(tensor: Tensor, name: str) -> None:
 
 
 def as_integers(integers: Array | Sequence[int], name: str) -> Tensor:
-    """The same from a tensor, an array or a list."""
+    """Integers of a tensor, an array or a list as int64, as `as_int64` checks them."""
     if isinstance(integers, np.ndarray):
         integers = as_tensor(integers, name)
     if isinstance(integers, Tensor):
@@ -218,7 +218,7 @@ def lengths_on_device(features: Any, lengths: Any, mask: Any, offsets: Any = Non
 
 
 def plural(item: str) -> str:
-    """What errors call several: images, queries."""
+    """The plural of an item's name: images, queries."""
     return f"{item[:-1]}ies" if item.endswith("y") else f"{item}s"
 
 
@@ -318,7 +318,7 @@ def _check_item(feature: Any, first: Tensor, item_name: str, name: str) -> None:
 
 
 def is_packed(features: Any) -> TypeGuard[tuple[Any, Any]]:
-    """Whether these are rows with their cu_seqlens, and not a list: its second is another item."""
+    """Whether these are packed rows with their cu_seqlens, and not a list of two items."""
     if not isinstance(features, tuple) or len(features) != 2:
         return False
     second = features[1]
