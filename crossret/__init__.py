@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from crossret.losses import StructurePreservingLoss as StructurePreservingLoss
     from crossret.losses import TripletLoss as TripletLoss
     from crossret.models import Han as Han
+    from crossret.models import Laps as Laps
     from crossret.models import Mhsan as Mhsan
     from crossret.models import Oan as Oan
     from crossret.models import Scan as Scan
@@ -38,7 +39,7 @@ _ROOMS = {
     "data": (),
     "evaluation": (),
     "losses": ("DiversityLoss", "IntraPairLoss", "StructurePreservingLoss", "TripletLoss"),
-    "models": ("Han", "Mhsan", "Oan", "Scan", "Sman", "Vse", "load_model", "save_model"),
+    "models": ("Han", "Laps", "Mhsan", "Oan", "Scan", "Sman", "Vse", "load_model", "save_model"),
     "picture_index": ("PictureIndex", "load_index"),
     "retriever": ("Retriever", "load"),
     "scorers": ("CrossAttentionScorer", "EnsembleScorer", "SumMaxScorer"),

@@ -120,6 +120,9 @@ PAPERS = {
     "mhsan": "[Multi-head self-attention](https://arxiv.org/abs/2001.03712), Park et al. 2020",
     "oan": "[Inter- and intra-modal attention](https://doi.org/10.1145/3323873.3325043), Huang et al. 2019",
     "vse": "[VSE++](https://arxiv.org/abs/1707.05612), Faghri et al. 2018, their baseline",
+    "laps": "[Linguistic-aware patch slimming](https://openaccess.thecvf.com/content/CVPR2024/html/"
+    "Fu_Linguistic-Aware_Patch_Slimming_Framework_for_Fine-grained_Cross-Modal_Alignment_CVPR_2024_paper.html), "
+    "Fu et al. 2024",
 }
 
 
@@ -139,7 +142,7 @@ def papers() -> str:
     reached = {variant["model"]: cells_of(variant)["R@1"].replace("/", " / ") for variant in variants}
     commands = {name: f"`… --model {name} --preset f30k`" for name in PAPERS}
     commands["scan"] = "`crossret train DATA --output RUN --preset f30k_t2i_avg`"
-    rows = [[f"`{name}`", paper, reached[name], commands[name]] for name, paper in PAPERS.items()]
+    rows = [[f"`{name}`", paper, reached.get(name, "–"), commands[name]] for name, paper in PAPERS.items()]
     return table(["model", "paper", "R@1 on scenes: sentences / images", "train it"], rows)
 
 

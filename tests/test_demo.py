@@ -87,9 +87,17 @@ def test_every_model_has_a_demo(
     report = run_demo(tmp_path, model=model, images=16, epochs=1, seed=3, console=console)
     assert report["model"]["kind"] == model
     assert f"Training {model.upper()} for 1 epochs" in printed.getvalue()
-    assert ("speed_up" in report["scoring"]) is ("compare" in report["seconds"]) is (model not in ("mhsan", "vse"))
+    compared = model not in ("mhsan", "vse", "laps")
+    assert ("speed_up" in report["scoring"]) is ("compare" in report["seconds"]) is compared
     maps = list(dict.fromkeys(game["map"] for game in report["pointing_game"]))
-    expected = {"sman": ["steps"], "han": ["t2i"], "mhsan": ["heads"], "oan": ["t2i", "i2t", "heads"], "vse": []}
+    expected = {
+        "sman": ["steps"],
+        "han": ["t2i"],
+        "mhsan": ["heads"],
+        "oan": ["t2i", "i2t", "heads"],
+        "vse": [],
+        "laps": ["t2i", "i2t"],
+    }
     assert maps == expected[model]
     for game in report["pointing_game"]:
         assert f"{game['accuracy']:.1%}" in printed.getvalue()

@@ -2,6 +2,7 @@
 
 from crossret.hyperparameters import (
     HanConfig,
+    LapsConfig,
     MhsanConfig,
     OanConfig,
     ScanConfig,
@@ -12,6 +13,7 @@ from crossret.models.checkpoints import load_model, save_model
 from crossret.models.encoded import Encoded
 from crossret.models.han import Han
 from crossret.models.kinds import MODELS
+from crossret.models.laps import Laps
 from crossret.models.mhsan import Mhsan
 from crossret.models.oan import Oan
 from crossret.models.protocol import Matcher
@@ -24,6 +26,8 @@ __all__ = [
     "Encoded",
     "Han",
     "HanConfig",
+    "Laps",
+    "LapsConfig",
     "Matcher",
     "Mhsan",
     "MhsanConfig",

@@ -23,6 +23,7 @@ TINY_MODELS = {
     "mhsan": ["--set", "feature_dim=8 attention_dim=4 heads=2 text_from_epoch=0"],
     "oan": ["--set", "heads=2 text_encoder=lstm inter_attention=false"],
     "vse": ["--set", "measure=order use_abs=true"],
+    "laps": ["--set", "aggregated=2 global_token=true"],
 }
 COMMANDS = list(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}  # of a process

@@ -31,7 +31,7 @@ CAPTIONS += [f"the {caption}" for caption in CAPTIONS]
 VOCABULARY = Vocabulary.build(CAPTIONS, 1)
 CONFIGS = {
     "scan": {"cross_attention": "ensemble"}, "sman": {"spatial_order": True}, "han": {"clusters": 2}, "mhsan": {},
-    "oan": {}, "vse": {},
+    "oan": {}, "vse": {}, "laps": {},
 }  # fmt: skip
 
 

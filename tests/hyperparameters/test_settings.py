@@ -47,7 +47,7 @@ def test_later_settings_stand_in_the_place_of_earlier_ones() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "the model must be one of scan, sman, han, mhsan, oan, vse, not ''"),
+        ("", "the model must be one of scan, sman, han, mhsan, oan, vse, laps, not ''"),
         ("scan layers=1", "layers: scan has no such setting; han has"),
         ("scan dropout=1", "dropout: scan has no such setting; sman and mhsan have"),
         ("scan polling=lse", "polling: scan has no such setting; did you mean pooling?"),

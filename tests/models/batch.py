@@ -19,6 +19,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "mhsan": {"feature_dim": 8, "attention_dim": 5, "heads": 3, "text_layers": 2},
     "oan": {"heads": 3},
     "vse": {},
+    "laps": {"aggregated": 3},
 }
 _RANDOM = torch.Generator().manual_seed(1)
 FEATURES = torch.randn(3, 4, 6, generator=_RANDOM)

@@ -88,7 +88,11 @@ def test_a_save_over_another_model_that_fails_leaves_no_weights(
         ('"embed_dim": 4', '"embed_dim": ' + "1" * 5000, "not JSON ..*5000 digits"),
         ('"vocabulary_size": 7', '"vocabulary_size": 6', "the vocabulary has 7 words, but the model was made for 6"),
         ('"embed_dim": 4', '"size": 4', "ScanConfig has no field 'size'"),
-        ('"model": "scan"', '"model": "skan"', "'model' must be one of scan, sman, han, mhsan, oan, vse, not 'skan'"),
+        (
+            '"model": "scan"',
+            '"model": "skan"',
+            "'model' must be one of scan, sman, han, mhsan, oan, vse, laps, not 'skan'",
+        ),
     ],
 )
 def test_forged_hyper_parameters_are_errors(saved: Path, old: str, new: str, message: str) -> None:

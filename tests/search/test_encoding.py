@@ -38,6 +38,7 @@ MODELS_OF_TESTS = {
     "mhsan": {"feature_dim": 8, "attention_dim": 4, "heads": 2},
     "oan": {"heads": 2},
     "vse": {"use_abs": True},
+    "laps": {"aggregated": 2},
 }
 
 

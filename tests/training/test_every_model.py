@@ -33,6 +33,7 @@ SMALL: dict[str, tuple[dict[str, Any], dict[str, Any], TrainingConfig]] = {
     ),
     "oan": ({"heads": 3}, {"text_encoder": "lstm"}, replace(ADADELTA, decay_epochs=())),
     "vse": ({}, {"measure": "order", "use_abs": True, "text_layers": 2}, CONFIG),
+    "laps": ({"aggregated": 3}, {"global_token": True}, CONFIG),
 }
 EVERY_MODEL = pytest.mark.parametrize("kind", MODELS)
 
