@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 NATIVE := crossret_kernels/_native.abi3.so
 CSRC := $(shell find csrc)
 CXX_FILES := $(filter %.cpp %.h %.inl %.cu %.cuh,$(CSRC)) \
-	$(wildcard benchmarks/*.cpp tests/native/*.cpp tests/native/*.h tests/kernels/*.c) \
+	$(wildcard benchmarks/*.cpp tests/native/*.cpp tests/native/*.h tests/kernels/gpu/*.c) \
 	$(wildcard tests/simt/*.cpp tests/simt/*.h tests/simt/*.cu tests/simt/*.cuh)
 
 .DEFAULT_GOAL := help
@@ -31,7 +31,7 @@ OTHER_TRITONS := $(OLDEST_TRITON) 3.7.0 3.7.1 3.8.0
 test: lint build/triton/$(OLDEST_TRITON)/.installed  ## check the sources, then run the test suite
 	$(PYTEST)
 	TRITON_INTERPRET=1 $(PYTEST) tests/interpreted  # no process can run Triton's kernels both ways
-	PYTHONPATH=build/triton/$(OLDEST_TRITON) $(PYTEST) tests/kernels/test_triton_compiles.py -k 'test_compiles and not sm_80'
+	PYTHONPATH=build/triton/$(OLDEST_TRITON) $(PYTEST) tests/kernels/gpu/test_triton_compiles.py -k 'test_compiles and not sm_80'
 
 build/triton/%/.installed: | setup
 	rm -rf build/triton/$*
@@ -165,9 +165,9 @@ $(PEERS)/%/.installed: tests/peers/%.txt constraints.txt $(wildcard tests/peers/
 	@touch $@
 
 tritons: setup $(OTHER_TRITONS:%=build/triton/%/.installed)  ## compile Triton's kernels with every version of Triton that is supported, for more GPUs than make test
-	CROSSRET_EVERY_ARCHITECTURE=1 $(PYTEST) tests/kernels/test_triton_compiles.py
+	CROSSRET_EVERY_ARCHITECTURE=1 $(PYTEST) tests/kernels/gpu/test_triton_compiles.py
 	for version in $(OTHER_TRITONS); do \
-		CROSSRET_EVERY_ARCHITECTURE=1 PYTHONPATH=build/triton/$$version $(PYTEST) tests/kernels/test_triton_compiles.py tests/kernels/test_triton_driver.py || exit; \
+		CROSSRET_EVERY_ARCHITECTURE=1 PYTHONPATH=build/triton/$$version $(PYTEST) tests/kernels/gpu/test_triton_compiles.py tests/kernels/gpu/test_triton_driver.py || exit; \
 	done
 
 aarch64: setup  ## test the vectors and kernels of aarch64 on any machine: needs g++-aarch64-linux-gnu and qemu-user

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from crossret_kernels import scan_scores
-from tests.kernels.scan_checks.kernels import batch_of
+from tests.kernels.cross_attention.kernels import batch_of
 from tests.kernels.tolerance import Expectation, RoundedProducts, evaluate
 
 OPTIONS: dict[str, Any] = {"raw_feature_norm": "softmax", "pooling": "lse", "lambda_lse": 0.1}

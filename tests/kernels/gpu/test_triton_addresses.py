@@ -15,9 +15,9 @@ import triton
 import triton.language as tl
 
 from crossret_kernels.backends import INTERPRETED
-from tests.kernels.addresses import first_code_of, products_beyond_32_bits
-from tests.kernels.compile_cases import COVERING
-from tests.kernels.offline import Launch, launches_of
+from tests.kernels.gpu.addresses import first_code_of, products_beyond_32_bits
+from tests.kernels.gpu.compile_cases import COVERING
+from tests.kernels.gpu.offline import Launch, launches_of
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="with TRITON_INTERPRET set nothing is compiled")
 

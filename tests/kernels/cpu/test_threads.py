@@ -78,10 +78,10 @@ def test_all_threads_flush_what_the_caller_does() -> None:
 
 
 def test_a_forked_child_scores_and_trains_with_the_bits_of_its_parent() -> None:
-    process = run_python("-m", "tests.kernels.forked_child", OMP_NUM_THREADS="2")
+    process = run_python("-m", "tests.kernels.cpu.forked_child", OMP_NUM_THREADS="2")
     assert process.returncode == 0, process.stderr
 
 
 def test_the_first_calls_of_a_process_may_come_from_several_threads() -> None:
-    process = run_python("-m", "tests.kernels.cold_threads", OMP_NUM_THREADS="2")
+    process = run_python("-m", "tests.kernels.cpu.cold_threads", OMP_NUM_THREADS="2")
     assert process.returncode == 0, process.stderr
