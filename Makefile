@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 NATIVE := crossret_kernels/_native.abi3.so
 CSRC := $(shell find csrc)
 CXX_FILES := $(filter %.cpp %.h %.inl %.cu %.cuh,$(CSRC)) \
-	$(wildcard benchmarks/*.cpp tests/native/*.cpp tests/native/*.h tests/kernels/*.c) \
+	$(wildcard benchmarks/*.cpp tests/native/*.cpp tests/native/*.h tests/kernels/gpu/*.c) \
 	$(wildcard tests/simt/*.cpp tests/simt/*.h tests/simt/*.cu tests/simt/*.cuh)
 
 .DEFAULT_GOAL := help
@@ -31,7 +31,7 @@ OTHER_TRITONS := $(OLDEST_TRITON) 3.7.0 3.7.1 3.8.0
 # Groups of tests that take minutes, and that no processor makes a difference to, run where their sources have changed:
 # tests/passed.json keeps what they passed with.
 GROUPS := interpreted compiled simt
-COMPILED := tests/kernels/test_triton_compiles.py
+COMPILED := tests/kernels/gpu/test_triton_compiles.py
 PASSED = @$(BIN)/python -m tests.groups passed $(@:test-%=%)
 
 test: test-others  ## check the sources, then run the test suite; of Triton and the simulated GPU where their sources changed
@@ -187,9 +187,9 @@ $(PEERS)/%/.installed: tests/peers/%.txt constraints.txt $(wildcard tests/peers/
 	@touch $@
 
 tritons: setup $(OTHER_TRITONS:%=build/triton/%/.installed)  ## compile Triton's kernels with every version of Triton that is supported, for more GPUs than make test
-	CROSSRET_EVERY_ARCHITECTURE=1 $(PYTEST) tests/kernels/test_triton_compiles.py
+	CROSSRET_EVERY_ARCHITECTURE=1 $(PYTEST) tests/kernels/gpu/test_triton_compiles.py
 	for version in $(OTHER_TRITONS); do \
-		CROSSRET_EVERY_ARCHITECTURE=1 PYTHONPATH=build/triton/$$version $(PYTEST) tests/kernels/test_triton_compiles.py tests/kernels/test_triton_driver.py || exit; \
+		CROSSRET_EVERY_ARCHITECTURE=1 PYTHONPATH=build/triton/$$version $(PYTEST) tests/kernels/gpu/test_triton_compiles.py tests/kernels/gpu/test_triton_driver.py || exit; \
 	done
 
 aarch64: setup  ## test the vectors and kernels of aarch64 on any machine: needs g++-aarch64-linux-gnu and qemu-user

@@ -36,9 +36,9 @@ from tests.gpu.device import (
     skip_if_too_long,
 )
 from tests.kernels.contrastive_losses import both_losses, check_close
+from tests.kernels.cross_attention.longest import check_longest_contexts
 from tests.kernels.gated import gated_parameters
 from tests.kernels.heterogeneous import make_layers
-from tests.kernels.scan_checks.longest import check_longest_contexts
 from tests.kernels.strategies import (
     DIRECTIONS,
     IN_HALF_RANGE,
@@ -152,25 +152,6 @@ def test_layouts_agree(function: Callable[..., Tensor], host: bool, backend: str
     padded = function(regions, words, *(own.to(place) for own in of_items), backend=backend)
     for other in (padded, function(*packed, backend=backend), function(*lists, backend=backend)):
         torch.testing.assert_close(other, expected, rtol=1e-5, atol=1e-5)
-
-
-@scorers
-@directions
-def test_pairs_and_candidates_agree_with_all_pairs(
-    function: Callable[..., Tensor], direction: str, backend: str
-) -> None:
-    regions, words = randn(40, 36, 256), randn(70, 20, 256, seed=1)
-    options: dict[str, Any] = {"direction": direction, "backend": backend, "normalize": True}
-    whole = function(regions, words, **options)
-    pairs = torch.stack([torch.randint(0, n, (3000,), device=DEVICE) for n in (40, 70)], 1)
-    listed = function(regions, words, pairs=pairs, **options)
-    torch.testing.assert_close(listed, whole[pairs[:, 0], pairs[:, 1]], rtol=1e-5, atol=1e-5)
-    n_queries, n_others = (70, 40) if direction == "t2i" else (40, 70)
-    candidates = torch.randint(0, n_others, (n_queries, 9), device=DEVICE)
-    own = torch.arange(n_queries, device=DEVICE)[:, None]
-    where = (candidates, own) if direction == "t2i" else (own, candidates)
-    chosen = function(regions, words, candidates=candidates, **options)
-    torch.testing.assert_close(chosen, whole[where], rtol=1e-5, atol=1e-5)
 
 
 @directions

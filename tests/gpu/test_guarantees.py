@@ -66,35 +66,16 @@ def test_the_same_bits_again(
 
 @scorers
 @directions
-def test_a_graph_of_a_call_follows_its_features_and_lengths(
+def test_a_graph_of_a_training_step_follows_its_batch(
     function: Callable[..., Tensor], direction: str, backend: str
 ) -> None:
-    arguments = batch()
-    arguments[2:] = [own.to(DEVICE) for own in arguments[2:]]
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        step(function, arguments, backend, direction=direction)  # compiles
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step(function, arguments, backend, direction=direction)
-    with torch.no_grad():
-        for side, own, longest in zip(arguments[:2], arguments[2:], SHORT, strict=True):
-            side.copy_(randn(*side.shape, seed=5))
-            own.copy_(lengths(len(own), 1, longest, seed=6))
-    graph.replay()
-    assert_same(captured, step(function, arguments, backend, direction=direction))
-
-
-@scorers
-def test_a_graph_of_a_training_step_follows_its_batch(function: Callable[..., Tensor], backend: str) -> None:
     """Scores, loss and gradients, replayed with other features and lengths, as docs/backends.md shows."""
     regions, words, *of_items = batch()
     region_lengths, word_lengths = (own.to(DEVICE) for own in of_items)
 
     def taken() -> tuple[Tensor, ...]:
-        loss = triplet_loss(function(regions, words, region_lengths, word_lengths, backend=backend))
+        scores = function(regions, words, region_lengths, word_lengths, direction=direction, backend=backend)
+        loss = triplet_loss(scores)
         return loss.detach(), *torch.autograd.grad(loss, (regions, words))
 
     stream = torch.cuda.Stream()
@@ -108,6 +89,8 @@ def test_a_graph_of_a_training_step_follows_its_batch(function: Callable[..., Te
     for seed in (5, 6):
         with torch.no_grad():
             regions.copy_(randn(*regions.shape, seed=seed))
+            words.copy_(randn(*words.shape, seed=seed + 2))
+            region_lengths.copy_(lengths(len(region_lengths), 1, SHORT[0], seed=seed))
             word_lengths.copy_(lengths(len(word_lengths), 1, SHORT[1], seed=seed))
         graph.replay()
         assert_same(captured, taken())

@@ -1,7 +1,7 @@
 """Features and scores that begin 2³¹ elements apart, in memory of which only they are ever touched, where kernels read
 them as they lie: other operations copy them first.
 
-Offsets that kernels make of shapes are held to 64 bits by tests/kernels/test_triton_addresses.py.
+Offsets that kernels make of shapes are held to 64 bits by tests/kernels/gpu/test_triton_addresses.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from crossret_kernels import (
     sigmoid_loss,
     triplet_loss,
 )
-from tests.kernels.offline import tensors_of
+from tests.kernels.gpu.offline import tensors_of
 
 DIM, ROWS, APART = 16, (5, 4, 3), 2**31 + 32
 NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)

@@ -1,4 +1,4 @@
-"""`scan_scores` by backend "triton", held to the checks of tests/kernels/scan_checks."""
+"""`scan_scores` by backend "triton", held to the checks of tests/kernels/cross_attention."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from crossret_kernels import scan_scores
 from crossret_kernels.cross_attention.triton import forward, pooling
 from crossret_kernels.gpu.tuning import Attention
 from tests.interpreted.programs import ORDERS, programs_share_nothing
-from tests.kernels.scan_checks.agreement import Agreement
-from tests.kernels.scan_checks.calls import Calls
-from tests.kernels.scan_checks.gradients import Gradients
-from tests.kernels.scan_checks.kernels import DIRECTIONS, NO_NUMBERS, Kernels, batch_of
-from tests.kernels.scan_checks.not_finite import NotFinite, check_gradients_beside_nan
+from tests.kernels.cross_attention.agreement import Agreement
+from tests.kernels.cross_attention.calls import Calls
+from tests.kernels.cross_attention.gradients import Gradients
+from tests.kernels.cross_attention.kernels import DIRECTIONS, NO_NUMBERS, Kernels, batch_of
+from tests.kernels.cross_attention.not_finite import NotFinite, check_gradients_beside_nan
 
 USUAL = {"TILE": Attention.TILE, "BLOCK": Attention.BLOCK}
 TRITON = Kernels(

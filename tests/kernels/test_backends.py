@@ -131,15 +131,6 @@ def test_a_preference_that_cannot_serve_is_none(name: str, backend: str, monkeyp
         call(backend=backend)
 
 
-def test_a_backend_without_the_operation_refuses_and_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though it serves others."""
-    monkeypatch.setattr(backends, "unsupported_reason", lambda *_: None)
-    with pytest.raises(UnsupportedByBackend, match="its kernels do not make this; those of 'cpu' and 'triton' do"):
-        select_backend("cuda", CPU, torch.float32, served_by=("cpu", "triton"))
-    monkeypatch.setenv("CROSSRET_BACKEND", "cuda")
-    assert select_backend(None, CPU, torch.float32, served_by=("cpu", "triton")) == "cpu"
-
-
 @pytest.mark.parametrize(
     "call",
     [
@@ -242,13 +233,6 @@ def test_the_cuda_library_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_devices_that_built_kernels_run_on(architectures: str, capability: tuple[int, int], expected: bool) -> None:
     assert backends.runs_on(architectures, capability) == expected
-
-
-def test_a_call_that_its_backend_refuses_falls_back_or_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    reason = "it is too long"
-    assert select_backend(None, CPU, torch.float32, reason) == "torch"
-    with pytest.raises(UnsupportedByBackend, match="backend 'cpu' cannot serve this call: it is too long"):
-        select_backend("cpu", CPU, torch.float32, reason)
 
 
 @functions

@@ -15,7 +15,7 @@ from torch import Tensor
 from crossret_kernels import scan_scores
 from crossret_kernels.cross_attention.cuda import backward, plan
 from crossret_kernels.gpu.tuning import CudaAttention
-from tests.kernels.scan_checks.kernels import batch_of
+from tests.kernels.cross_attention.kernels import batch_of
 from tests.kernels.strategies import Features
 from tests.kernels.tolerance import score_weights
 from tests.simt.launches import MOST_SHARED, Device

@@ -1,4 +1,4 @@
-"""`scan_scores` by backend "cuda" on the CPU, held to the checks of tests/kernels/scan_checks and to its own."""
+"""`scan_scores` by backend "cuda" on the CPU, held to the checks of tests/kernels/cross_attention and to its own."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torch import Tensor
 
 from crossret_kernels import scan_scores
 from crossret_kernels.gpu.tuning import CudaAttention
-from tests.kernels.scan_checks.agreement import Agreement
-from tests.kernels.scan_checks.calls import Calls
-from tests.kernels.scan_checks.gradients import Gradients
-from tests.kernels.scan_checks.kernels import Kernels, batch_of
-from tests.kernels.scan_checks.longest import check_longest_contexts
-from tests.kernels.scan_checks.not_finite import NotFinite
+from tests.kernels.cross_attention.agreement import Agreement
+from tests.kernels.cross_attention.calls import Calls
+from tests.kernels.cross_attention.gradients import Gradients
+from tests.kernels.cross_attention.kernels import Kernels, batch_of
+from tests.kernels.cross_attention.longest import check_longest_contexts
+from tests.kernels.cross_attention.not_finite import NotFinite
 from tests.kernels.strategies import (
     FEW_ITEMS,
     IN_HALF_RANGE,

@@ -17,7 +17,6 @@ from tests.kernels import oracle
 from tests.kernels.strategies import (
     DIRECTIONS,
     IN_HALF_RANGE,
-    NORM_MODES,
     Features,
     examples,
     features,
@@ -117,37 +116,6 @@ def test_kernels_and_their_gradients(
     expected.check("torch")
     for isa in ISAS:
         expected.check("cpu", isa)
-
-
-@directions
-@pytest.mark.parametrize("norm", NORM_MODES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_narrow_features_compute_in_float32(direction: str, norm: str, dtype: torch.dtype) -> None:
-    batch = Features(
-        randn(3, 7, 20), randn(4, 9, 20, seed=1), torch.tensor([7, 1, 4]), torch.tensor([9, 2, 1, 5]), None
-    ).to(dtype)
-    options = {
-        "direction": direction, "raw_feature_norm": norm, "clip_slope": 0.1, "lambda_softmax": 4.0, "normalize": True
-    }  # fmt: skip
-    scores, *made = attention(batch, **options)
-    assert all(x.dtype == torch.float32 for x in (scores, *made))
-    for ours, true in zip(made, expected_attention(batch, "padded", **options), strict=True):
-        torch.testing.assert_close(ours, true.float(), rtol=1e-4, atol=2e-6)
-    native = scan_scores(*batch.arguments(), pairs=every_pair(batch), **options)
-    torch.testing.assert_close(scores, native, rtol=0, atol=2e-6)
-
-
-@backends
-def test_gradients_of_zero_rows_are_finite(backend: str) -> None:
-    regions, words = randn(2, 3, 4), randn(2, 5, 4, seed=1)
-    regions[0, 1] = 0
-    words[1] = 0
-    inputs = [side.requires_grad_() for side in (regions, words)]
-    outputs = scan_attend(*inputs, pairs=torch.tensor([[0, 0], [0, 1], [1, 1]]), normalize=True, backend=backend)
-    gradients = torch.autograd.grad([output.square().sum() for output in outputs], inputs)
-    for tensor in (*outputs, *gradients):
-        assert torch.isfinite(tensor).all()
-    assert not outputs.relevances[1:].any()
 
 
 @backends

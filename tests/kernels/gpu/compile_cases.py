@@ -27,8 +27,8 @@ from crossret_kernels import (
     triplet_loss,
 )
 from tests.kernels.gated import gated_parameters
+from tests.kernels.gpu.offline import ARCHITECTURES, SHARED_LIMITS, Launch, launches_of
 from tests.kernels.heterogeneous import make_layers
-from tests.kernels.offline import ARCHITECTURES, SHARED_LIMITS, Launch, launches_of
 
 EVERY_ARCHITECTURE = "CROSSRET_EVERY_ARCHITECTURE" in os.environ  # `make tritons`
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "tf32": torch.float32, "float32": torch.float32}

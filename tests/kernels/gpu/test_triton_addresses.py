@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-import torch
 
 pytest.importorskip("triton")
 
-import triton
-import triton.language as tl
-
 from crossret_kernels.backends import INTERPRETED
-from tests.kernels.addresses import first_code_of, products_beyond_32_bits
-from tests.kernels.compile_cases import COVERING
-from tests.kernels.offline import Launch, launches_of
+from tests.kernels.gpu.addresses import first_code_of, products_beyond_32_bits
+from tests.kernels.gpu.compile_cases import COVERING
+from tests.kernels.gpu.offline import launches_of
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="with TRITON_INTERPRET set nothing is compiled")
 
@@ -151,45 +146,6 @@ FITTING = {
         "before = tl.load(rows, mask=start + j < count * later, other=0.0)",
     ),
 }  # fmt: skip
-
-
-class Width(NamedTuple):
-    """Of a row."""
-
-    D: int
-
-
-@triton.jit
-def rows_in_32_bits(out, KIND: tl.constexpr):  # noqa: N803
-    row = tl.program_id(0) * 16 + tl.arange(0, 16)
-    tl.store(out + row[:, None] * KIND.D + tl.arange(0, 16)[None, :], 1.0)
-
-
-@triton.jit
-def rows_in_64_bits(out, KIND: tl.constexpr):  # noqa: N803
-    row = (tl.program_id(0) * 16 + tl.arange(0, 16)).to(tl.int64)
-    tl.store(out + row[:, None] * KIND.D + tl.arange(0, 16)[None, :], 1.0)
-
-
-@triton.jit
-def items_in_32_bits(out, KIND: tl.constexpr):  # noqa: N803
-    item = tl.program_id(0)
-    tl.store(out + item * KIND.D, 1.0)
-    tl.store(out + item // tl.num_programs(1) * (KIND.D + 1), 1.0)
-    tl.store(out + (item << 10), 1.0)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "found"),
-    [(rows_in_32_bits, {"tl.store(out + row[:, None] * KIND.D + tl.arange(0, 16)[None, :], 1.0)",
-                        "row = tl.program_id(0) * 16 + tl.arange(0, 16)"}),
-     (rows_in_64_bits, {"row = (tl.program_id(0) * 16 + tl.arange(0, 16)).to(tl.int64)"}),
-     (items_in_32_bits, {"tl.store(out + item * KIND.D, 1.0)", "tl.store(out + (item << 10), 1.0)",
-                         "tl.store(out + item // tl.num_programs(1) * (KIND.D + 1), 1.0)"})],
-)  # fmt: skip
-def test_a_number_times_a_width_is_found(kernel: triton.JITFunction, found: set[str], tmp_path: Path) -> None:
-    launch = Launch(kernel, {"out": torch.zeros(1), "KIND": Width(64)}, (1, 1, 1), 4)
-    assert products_beyond_32_bits(first_code_of(launch, tmp_path)) == found
 
 
 def test_products_fit_32_bits(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from crossret_kernels.cross_attention.triton.call import Call
 from crossret_kernels.cross_attention.triton.chunks import Layout, Plan, listed, whole_of
 from crossret_kernels.gpu.tuning import Attention
 from crossret_kernels.torch_internals import reduced_float32
-from tests.kernels.offline import Launch, recorded
-from tests.kernels.scan_checks.kernels import nothing_kept
+from tests.kernels.cross_attention.kernels import nothing_kept
+from tests.kernels.gpu.offline import Launch, recorded
 
 OPTIONS: dict[str, Any] = {
     "direction": "t2i", "raw_feature_norm": "clipped_l2norm", "clip_slope": 0.1, "lambda_softmax": 9.0,

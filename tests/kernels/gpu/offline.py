@@ -25,7 +25,7 @@ from triton.runtime.jit import create_function_from_signature
 from crossret_kernels import backends
 from crossret_kernels.cross_attention.triton import chunks, feature_gradients
 from crossret_kernels.gpu import sides, triton_launch
-from tests.kernels.scan_checks.kernels import nothing_kept
+from tests.kernels.cross_attention.kernels import nothing_kept
 
 ARCHITECTURES = (80, 90, 100)
 LITTLE_MEMORY = (86, 89, 120)  # GeForce RTX 30 to 50, A10, L4, L40S

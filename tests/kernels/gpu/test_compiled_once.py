@@ -23,8 +23,8 @@ from crossret_kernels.cross_attention.triton import chunks, feature_gradients
 from crossret_kernels.gpu import triton_launch
 from crossret_kernels.gpu.tuning import Attention, GatedAttention, HeterogeneousAttention, SumMax
 from tests.kernels.gated import gated_parameters
+from tests.kernels.gpu.offline import recorded
 from tests.kernels.heterogeneous import make_layers
-from tests.kernels.offline import recorded
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="Triton interprets kernels in this process")
 

@@ -57,11 +57,6 @@ def called(x, KIND: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
 
 
 @pytest.mark.skipif(INTERPRETED, reason="Triton interprets kernels in this process")
-def test_kernels_read_constants_in_what_they_call() -> None:
-    assert triton_launch.constants_of(reads_constants) == {"ROWS", "COLUMNS"}
-
-
-@pytest.mark.skipif(INTERPRETED, reason="Triton interprets kernels in this process")
 def test_kernels_start_on_the_current_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Any] = []
 

@@ -11,7 +11,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import CUDABackend
 
-from tests.kernels.offline import WARP, Launch
+from tests.kernels.gpu.offline import WARP, Launch
 
 LEAST, MOST = -(2**31), 2**31 - 1
 AS_THEY_ARE = {"tt.splat", "tt.expand_dims", "tt.broadcast", "tt.reshape", "tt.trans", "arith.extsi"}

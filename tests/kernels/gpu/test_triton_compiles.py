@@ -11,8 +11,15 @@ from triton.runtime.jit import JITFunction
 
 import crossret_kernels
 from crossret_kernels.backends import INTERPRETED
-from tests.kernels.compile_cases import BUILT, FUNCTIONS, WITHOUT_PRODUCTS, compilations, patches, with_little_memory
-from tests.kernels.offline import SHARED_LIMITS, Launch, compiled, launches_of, shared_memory_of
+from tests.kernels.gpu.compile_cases import (
+    BUILT,
+    FUNCTIONS,
+    WITHOUT_PRODUCTS,
+    compilations,
+    patches,
+    with_little_memory,
+)
+from tests.kernels.gpu.offline import SHARED_LIMITS, Launch, compiled, launches_of, shared_memory_of
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="Triton interprets kernels in this process")
 COMPILATIONS = {} if INTERPRETED else compilations()

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from crossret_kernels import UnsupportedByBackend, backends, fastest, scan_scores
-from crossret_kernels.cross_attention import op
+from crossret_kernels import fastest
 from crossret_kernels.fastest import Asked, Case, asked, order
 from crossret_kernels.inputs.call import as_call
 from crossret_kernels.two_sides import fastest_of
@@ -85,26 +84,3 @@ def test_float32_features_are_asked_for_by_what_multiplies_them() -> None:
             assert asked("t2i", torch.float16, 0, False).precision == "float16"
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
-
-
-def test_where_the_fastest_refuses_a_call_the_next_serves_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton in the place of a GPU's first, the CPU's kernels in that of its second."""
-    unsupported = backends.unsupported_reason
-
-    def reason(backend: str, *others: Any) -> str | None:
-        return None if backend == "triton" else unsupported(backend, *others)
-
-    asked_for: list[str] = []
-
-    def refuses(*_: Any) -> None:
-        asked_for.append("triton")
-        raise UnsupportedByBackend("too long")
-
-    monkeypatch.setattr(backends, "unsupported_reason", reason)
-    monkeypatch.setitem(backends.FASTEST_FIRST, "cpu", ("triton", "cpu", "torch"))
-    monkeypatch.setitem(op.SCORES, "triton", refuses)
-    regions, words = torch.randn(3, 5, 16), torch.randn(4, 6, 16)
-    assert torch.equal(scan_scores(regions, words), scan_scores(regions, words, backend="cpu"))
-    assert asked_for == ["triton"]
-    with pytest.raises(UnsupportedByBackend, match="too long"):
-        scan_scores(regions, words, backend="triton")

@@ -1,8 +1,9 @@
 """A program for test_memory.py: scores tensors that end or begin where no memory may be touched; a stray read kills it.
 
-``python -m tests.kernels.guarded_memory CASE…`` compares every operation, dtype and instruction set with the same call
-on ordinary tensors, and prints how many calls agreed. A CASE is a placement, for normalised features with "normalize"
-behind it. "overrun" and "underrun" read one byte outside instead, in a process of their own, whose end is printed.
+``python -m tests.kernels.cpu.guarded_memory CASE…`` compares every operation, dtype and instruction set with the same
+call on ordinary tensors, and prints how many calls agreed. A CASE is a placement, for normalised features with
+"normalize" behind it. "overrun" and "underrun" read one byte outside instead, in a process of their own, whose end is
+printed.
 """
 
 from __future__ import annotations

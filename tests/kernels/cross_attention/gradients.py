@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from crossret_kernels import scan_scores
-from tests.kernels.scan_checks.kernels import DIRECTIONS, LISTED, Kernels, batch_of, new_memory_is_nan
+from tests.kernels.cross_attention.kernels import DIRECTIONS, LISTED, Kernels, batch_of, new_memory_is_nan
 
 
 class Gradients:

@@ -9,7 +9,7 @@ from crossret_kernels import scan_scores, scan_topk
 from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.gpu import sides as gpu_sides
 from crossret_kernels.inputs import sides
-from tests.kernels.scan_checks.kernels import DIRECTIONS, LISTED, Kernels, batch_of
+from tests.kernels.cross_attention.kernels import DIRECTIONS, LISTED, Kernels, batch_of
 
 
 class Calls:

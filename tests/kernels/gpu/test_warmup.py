@@ -14,7 +14,7 @@ from crossret_kernels.backends import INTERPRETED
 pytest.importorskip("triton")
 
 from crossret_kernels.gpu import triton_launch
-from tests.kernels.offline import recorded
+from tests.kernels.gpu.offline import recorded
 
 on_no_device = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
 compiling = pytest.mark.skipif(INTERPRETED, reason="Triton interprets kernels in this process")

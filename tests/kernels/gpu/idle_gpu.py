@@ -1,6 +1,6 @@
 """A program for test_triton_driver.py: Triton compiles kernels for sm_90 and hands them to a driver that does nothing.
 
-``python -m tests.kernels.idle_gpu LIBCUDA``; needs its folder as TRITON_LIBCUDA_PATH and in LD_LIBRARY_PATH. Prints
+``python -m tests.kernels.gpu.idle_gpu LIBCUDA``; needs its folder as TRITON_LIBCUDA_PATH and in LD_LIBRARY_PATH. Prints
 each call that passed and how many kernels it launched. Tensors lie on the CPU; what results hold is whatever the memory
 held.
 """

@@ -23,7 +23,7 @@ def test_kernels_are_launched(tmp_path: Path) -> None:
     subprocess.run(["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", library, source], check=True)
     (tmp_path / "libcuda.so").symlink_to(library)
     result = run_python(
-        "-m", "tests.kernels.idle_gpu", str(library),
+        "-m", "tests.kernels.gpu.idle_gpu", str(library),
         LD_LIBRARY_PATH=os.pathsep.join([str(tmp_path), os.environ.get("LD_LIBRARY_PATH", "")]),
         TRITON_LIBCUDA_PATH=str(tmp_path), TRITON_CACHE_DIR=str(tmp_path / "cache"),
         PYTHONPATH=os.pathsep.join([str(ROOT), str(Path(triton.__file__).parents[1])]),

@@ -10,7 +10,7 @@ import torch
 from hypothesis import assume, given
 
 from crossret_kernels import scan_scores
-from tests.kernels.scan_checks.kernels import DIRECTIONS, NO_NUMBERS, Kernels, batch_of
+from tests.kernels.cross_attention.kernels import DIRECTIONS, NO_NUMBERS, Kernels, batch_of
 from tests.kernels.strategies import (
     FEW_ITEMS,
     IN_HALF_RANGE,

@@ -1,12 +1,17 @@
-"""Which threads work: the calling one alone for a tiny call, and in a forked child; and that results tell it not."""
+"""Threads: a tiny call and a forked child stay on the calling one; any number of them gives the same bits."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 
-from crossret_kernels import scan_attend
+from crossret_kernels import maxsim_scores, scan_attend, scan_scores
 from tests.kernels.subprocesses import run_python
+from tests.kernels.tolerance import ISAS, cpu_isa
 
 # Prints how many threads calls of some size have started.
 STARTED = """
@@ -42,18 +47,31 @@ def test_a_larger_call_takes_all_threads(function: str) -> None:
     assert started(function, 16, 128)[0] == 2
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+PAIRS = torch.randint(0, 12, (200, 2), generator=torch.Generator().manual_seed(0))
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "scan_scores": scan_scores,
+    "maxsim_scores": maxsim_scores,
+    "scan_attend": partial(scan_attend, pairs=PAIRS),
+}
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("direction", ["t2i", "i2t"])
-def test_attended_vectors_and_gradients_do_not_tell_how_many_threads_worked(dtype: torch.dtype, direction: str) -> None:
-    regions, words = torch.randn(12, 36, 400).to(dtype), torch.randn(30, 9, 400).to(dtype)
-    pairs = torch.randint(0, 12, (200, 2))
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_any_number_of_threads_gives_the_same_bits(name: str, direction: str, dtype: torch.dtype, isa: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    sides = [torch.randn(*shape, 200, generator=generator).to(dtype) for shape in ((23, 36), (31, 20))]
+    lengths = [torch.randint(1, side.size(1) + 1, (len(side),), generator=generator) for side in sides]
     results, before = [], torch.get_num_threads()
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            leaves = [side.clone().requires_grad_() for side in (regions, words)]
-            made = scan_attend(*leaves, pairs=pairs, direction=direction, normalize=True, backend="cpu")
-            results.append((*made, *torch.autograd.grad([x.square().sum() for x in made], leaves)))
+            leaves = [side.clone().requires_grad_() for side in sides]
+            with cpu_isa(isa):
+                made = FUNCTIONS[name](*leaves, *lengths, direction=direction, normalize=True, backend="cpu")
+                made = made if isinstance(made, tuple) else (made,)
+                results.append((*made, *torch.autograd.grad([x.square().sum() for x in made], leaves)))
     finally:
         torch.set_num_threads(before)
     for first, *others in zip(*results, strict=True):
@@ -78,10 +96,10 @@ def test_all_threads_flush_what_the_caller_does() -> None:
 
 
 def test_a_forked_child_scores_and_trains_with_the_bits_of_its_parent() -> None:
-    process = run_python("-m", "tests.kernels.forked_child", OMP_NUM_THREADS="2")
+    process = run_python("-m", "tests.kernels.cpu.forked_child", OMP_NUM_THREADS="2")
     assert process.returncode == 0, process.stderr
 
 
 def test_the_first_calls_of_a_process_may_come_from_several_threads() -> None:
-    process = run_python("-m", "tests.kernels.cold_threads", OMP_NUM_THREADS="2")
+    process = run_python("-m", "tests.kernels.cpu.cold_threads", OMP_NUM_THREADS="2")
     assert process.returncode == 0, process.stderr

@@ -1,6 +1,6 @@
 """A program for test_threads.py: scores and gradients in a forked child, bit for bit those of its parent's threads.
 
-``python -m tests.kernels.forked_child`` exits 0 if so; the child has a minute, then it is killed.
+``python -m tests.kernels.cpu.forked_child`` exits 0 if so; the child has a minute, then it is killed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A program for test_memory.py: writes the bits of many scores and gradients to a file, over fresh memory of any kind.
 
-``python -m tests.kernels.fresh_memory OUTPUT [--fill]``; with --fill every tensor that torch hands out uninitialised
-holds NaN.
+``python -m tests.kernels.cpu.fresh_memory OUTPUT [--fill]``; with --fill every tensor that torch hands out
+uninitialised holds NaN.
 """
 
 from __future__ import annotations

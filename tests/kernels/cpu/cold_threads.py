@@ -1,8 +1,8 @@
 """A program for test_threads.py: the first calls of a process come from several threads at once, in ten processes.
 
-``python -m tests.kernels.cold_threads`` exits 0 if every thread's results have the bits of a process that has one. They
-are forked from one that has called nothing: kernels that are imported when they are needed, what they look up once and
-the threads of PyTorch are cold in each.
+``python -m tests.kernels.cpu.cold_threads`` exits 0 if every thread's results have the bits of a process of one thread.
+The processes are forked from one that has called nothing: lazily imported kernels, their caches and the threads of
+PyTorch are cold in each.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from crossret_kernels import scan_scores
-from tests.kernels.scan_checks.kernels import NO_NUMBERS, Kernels, batch_of
+from tests.kernels.cross_attention.kernels import NO_NUMBERS, Kernels, batch_of
 from tests.kernels.tolerance import EPS, gradient_bounds
 
 # Every two of a direction, a norm and a value.

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from crossret_kernels import maxsim_argmax, maxsim_scores, scan_scores
 from tests.kernels.holes import Holes
-from tests.kernels.maxsim_checks import check_argmax, check_that_company_keeps_bits, exact_similarities
+from tests.kernels.maxsim_checks import check_that_company_keeps_bits, exact_similarities
 from tests.kernels.strategies import (
     IN_HALF_RANGE,
     Features,
@@ -201,18 +201,6 @@ def test_pairs_and_masks(function: Callable[..., Tensor], direction: str, dtype:
         valid = torch.arange(first.size(1)) < lengths[:, None]
         assert torch.equal(own.grad[hole.mask], first.grad[valid])
         assert own.grad[~hole.mask].count_nonzero() == 0
-
-
-@isas
-@examples(15)
-@given(batch=features(("none", "all negative", "large")), options=maxsim_options())
-def test_argmax_of_bfloat16(isa: str, batch: Features, options: dict[str, Any]) -> None:
-    batch = batch.to(torch.bfloat16).to(torch.float64)
-    own = batch.to(torch.bfloat16)
-    with cpu_isa(isa):
-        scores, argmax = maxsim_argmax(*own.arguments(), pairs=batch.pairs, backend="cpu", **options)
-        assert torch.equal(scores, maxsim_scores(*own.arguments(), pairs=batch.pairs, backend="cpu", **options))
-    check_argmax(argmax, batch, options)
 
 
 @isas

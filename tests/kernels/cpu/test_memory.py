@@ -22,7 +22,7 @@ PLACEMENTS_OF_EITHER = ("strided", "padding")  # with normalised features and ot
 def test_nothing_outside_the_inputs_is_read() -> None:
     """By kernels; a byte that is read there on purpose shows that the guard pages guard."""
     kernels = ["end", "start normalize", *PLACEMENTS_OF_EITHER, *(f"{name} normalize" for name in PLACEMENTS_OF_EITHER)]
-    process = run_python("-m", "tests.kernels.guarded_memory", *kernels, "overrun", "underrun")
+    process = run_python("-m", "tests.kernels.cpu.guarded_memory", *kernels, "overrun", "underrun")
     assert process.returncode == 0, process.stdout + process.stderr
     ends = dict(line.rsplit(maxsplit=1) for line in process.stdout.splitlines())
     assert ends.pop("overrun") == ends.pop("underrun") == str(-signal.SIGSEGV)
@@ -44,7 +44,9 @@ def plain_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_results(path: Path, *arguments: str, **environment: str) -> Path:
-    process = run_python("-m", "tests.kernels.fresh_memory", str(path), *arguments, OMP_NUM_THREADS="2", **environment)
+    process = run_python(
+        "-m", "tests.kernels.cpu.fresh_memory", str(path), *arguments, OMP_NUM_THREADS="2", **environment
+    )
     assert process.returncode == 0, process.stderr
     return path
 
