@@ -10,7 +10,7 @@ import torch
 from crossret_kernels import triplet_loss
 from crossret_kernels.gpu.tuning import TripletLoss
 from tests.interpreted.programs import programs_share_nothing
-from tests.kernels.ranking_losses import Kernels
+from tests.kernels.ranking_loss.checks import Kernels
 
 IDS = [number % 60 for number in range(200)]
 CASES: tuple[tuple[int, int, dict[str, Any]], ...] = (

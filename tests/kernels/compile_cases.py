@@ -26,8 +26,8 @@ from crossret_kernels import (
     sigmoid_loss,
     triplet_loss,
 )
-from tests.kernels.gated import gated_parameters
-from tests.kernels.heterogeneous import make_layers
+from tests.kernels.gated_attention.batches import gated_parameters
+from tests.kernels.heterogeneous_attention.calls import make_layers
 from tests.kernels.offline import ARCHITECTURES, SHARED_LIMITS, Launch, launches_of
 
 EVERY_ARCHITECTURE = "CROSSRET_EVERY_ARCHITECTURE" in os.environ  # `make tritons`

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from crossret_kernels import maxsim_argmax, maxsim_scores
-from tests.kernels.maxsim_checks import UNTIED, Calls, Scores, check_argmax, check_that_company_keeps_bits
+from tests.kernels.maxsim.checks import UNTIED, Calls, Scores, check_argmax, check_that_company_keeps_bits
 from tests.kernels.strategies import Features, examples, features, maxsim_options
 from tests.kernels.tolerance import ISAS, Expectation, check_float64, cpu_isa
 

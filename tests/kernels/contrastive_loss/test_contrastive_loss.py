@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from crossret_kernels import UnsupportedByBackend, infonce_loss, sigmoid_loss
 from crossret_kernels.promises import GRADIENTS, RESULTS
-from tests.kernels.contrastive_losses import (
+from tests.kernels.contrastive_loss.checks import (
     LOSSES,
     ORACLES,
     REDUCTIONS,

@@ -17,7 +17,7 @@ from torch.autograd import gradcheck
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from crossret_kernels import UnsupportedByBackend, triplet_loss
-from tests.kernels.ranking_losses import (
+from tests.kernels.ranking_loss.checks import (
     ORDERS,
     REDUCTIONS,
     Losses,
