@@ -32,8 +32,8 @@ from crossret_kernels import (
     scan_scores,
     triplet_loss,
 )
-from tests.kernels.gated import gated_parameters
-from tests.kernels.heterogeneous import make_layers
+from tests.kernels.gated_attention.batches import gated_parameters
+from tests.kernels.heterogeneous_attention.calls import make_layers
 
 UNITS = {"bfloat16": 2.0**-8, "float16": 2.0**-10, "tf32": 2.0**-10, "float32": 2.0**-20}  # a few of the last place
 NORMS = ("clipped_l2norm", "softmax", "l1norm", "no_norm")

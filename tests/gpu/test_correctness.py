@@ -35,10 +35,10 @@ from tests.gpu.device import (
     scorers,
     skip_if_too_long,
 )
-from tests.kernels.contrastive_losses import both_losses, check_close
+from tests.kernels.contrastive_loss.checks import both_losses, check_close
 from tests.kernels.cross_attention.longest import check_longest_contexts
-from tests.kernels.gated import gated_parameters
-from tests.kernels.heterogeneous import make_layers
+from tests.kernels.gated_attention.batches import gated_parameters
+from tests.kernels.heterogeneous_attention.calls import make_layers
 from tests.kernels.strategies import (
     DIRECTIONS,
     IN_HALF_RANGE,

@@ -9,7 +9,7 @@ import torch
 
 from crossret_kernels.gpu.tuning import ContrastiveLoss
 from tests.interpreted.programs import programs_share_nothing
-from tests.kernels.contrastive_losses import Kernels, both_losses, check_close
+from tests.kernels.contrastive_loss.checks import Kernels, both_losses, check_close
 
 IDS = [number % 60 for number in range(200)]
 CASES: tuple[tuple[int, int, dict[str, Any]], ...] = (

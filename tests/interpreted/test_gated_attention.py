@@ -15,7 +15,7 @@ from crossret_kernels import UnsupportedByBackend, gated_attention_scores
 from crossret_kernels.gpu.tuning import GatedAttention
 from tests.every_two import every_two
 from tests.interpreted.programs import ORDERS, programs_share_nothing
-from tests.kernels.gated import GatedBatch, gated_batches, gated_parameters
+from tests.kernels.gated_attention.batches import GatedBatch, gated_batches, gated_parameters
 from tests.kernels.strategies import examples
 from tests.kernels.tolerance import EPS, gradient_bounds, score_weights
 

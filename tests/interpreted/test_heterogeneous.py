@@ -15,9 +15,9 @@ from crossret_kernels import UnsupportedByBackend, heterogeneous_scores
 from crossret_kernels.gpu.tuning import HeterogeneousAttention
 from tests.every_two import every_two
 from tests.interpreted.programs import ORDERS, programs_share_nothing
-from tests.kernels.heterogeneous import Call, calls, make_layers, make_sides
+from tests.kernels.heterogeneous_attention.calls import Call, calls, make_layers, make_sides
+from tests.kernels.heterogeneous_attention.test_heterogeneous import check, well_posed
 from tests.kernels.strategies import IN_HALF_RANGE, Features, examples
-from tests.kernels.test_heterogeneous import check, well_posed
 
 POOLINGS = ("lse", "avg", "sum", "max")
 

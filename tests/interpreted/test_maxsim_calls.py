@@ -19,7 +19,7 @@ from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.maxsim.triton import call
 from crossret_kernels.maxsim.triton.backward import store_gradients
 from tests.interpreted.programs import programs_share_nothing
-from tests.kernels.maxsim_checks import Calls, listed_or_all, randn
+from tests.kernels.maxsim.checks import Calls, listed_or_all, randn
 
 
 @pytest.fixture(scope="module")

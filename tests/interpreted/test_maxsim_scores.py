@@ -11,7 +11,7 @@ from hypothesis import given
 
 from crossret_kernels import maxsim_scores
 from crossret_kernels.gpu.tuning import SumMax
-from tests.kernels.maxsim_checks import UNTIED, Scores, check_argmax_of, check_long_items, directions, randn
+from tests.kernels.maxsim.checks import UNTIED, Scores, check_argmax_of, check_long_items, directions, randn
 from tests.kernels.strategies import FEW_ITEMS, Features, examples, features, maxsim_options
 from tests.kernels.tolerance import Expectation
 

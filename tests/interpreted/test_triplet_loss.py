@@ -1,4 +1,4 @@
-"""`triplet_loss` by backend "triton" against the chain in float64: values, gradients, NaN, opcheck."""
+"""`triplet_loss` by backend "triton" against "torch" in float64: values, gradients, NaN, opcheck."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from crossret_kernels import triplet_loss
 from crossret_kernels.gpu.tuning import TripletLoss
 from tests.interpreted.programs import programs_share_nothing
-from tests.kernels.ranking_losses import Kernels
+from tests.kernels.ranking_loss.checks import Kernels, check_gradients
 
 IDS = [number % 60 for number in range(200)]
 CASES: tuple[tuple[int, int, dict[str, Any]], ...] = (
@@ -43,18 +42,8 @@ def test_agrees_with_the_chain(
     generator = torch.Generator().manual_seed(n_rows)
     scores = (torch.randn(n_rows, n_columns, generator=generator) * 4).round() / 8
     scores = scores.T.contiguous().T if n_rows == 33 else scores
-    results = []
-    for kind, backend in ((torch.float64, "torch"), (dtype, "triton")):
-        leaf = scores.to(kind).requires_grad_()
-        with programs_share_nothing():
-            loss = triplet_loss(leaf, margin=0.25, backend=backend, **options)
-            weights = torch.linspace(1, 2, loss.numel(), dtype=kind).view_as(loss)
-            results.append((loss, *torch.autograd.grad(loss, leaf, weights)))
-    rounding = 2 * torch.finfo(dtype).eps
-    largest = float(results[0][1].abs().max()) if n_rows else 0.0
-    torch.testing.assert_close(results[1][0].double(), results[0][0], rtol=rounding + 3e-6, atol=1e-6)
-    atol = (rounding + 1e-5) * largest
-    torch.testing.assert_close(results[1][1].double(), results[0][1], rtol=rounding + 2e-4, atol=atol)
+    with programs_share_nothing():
+        check_gradients(scores, {"margin": 0.25, **options}, dtype, "triton", unit=2e-4)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of NaN in the interpreter

@@ -33,7 +33,7 @@ from crossret_kernels import (
     scan_scores,
     scan_topk,
 )
-from tests.kernels.gated import gated_features, gated_parameters
+from tests.kernels.gated_attention.batches import gated_features, gated_parameters
 from tests.kernels.subprocesses import run_python
 
 HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -34,8 +34,8 @@ from crossret_kernels import (
 from crossret_kernels.backends import select_backend
 from crossret_kernels.info import OPERATIONS
 from crossret_kernels.late_interaction import maxsim
-from tests.kernels.gated import gated_parameters
-from tests.kernels.heterogeneous import make_layers
+from tests.kernels.gated_attention.batches import gated_parameters
+from tests.kernels.heterogeneous_attention.calls import make_layers
 from tests.kernels.subprocesses import run_python
 from tests.kernels.tolerance import cpu_isa
 

@@ -28,8 +28,8 @@ from crossret_kernels.backends import BACKENDS
 from crossret_kernels.gated_attention.reference import gated_attention_reference
 from crossret_kernels.inputs.call import as_sides
 from crossret_kernels.promises import BITS, DIGITS, GRADIENTS, OPERATIONS, RESULTS, unit_of
-from tests.kernels.gated import gated_parameters
-from tests.kernels.heterogeneous import make_layers
+from tests.kernels.gated_attention.batches import gated_parameters
+from tests.kernels.heterogeneous_attention.calls import make_layers
 from tests.kernels.tolerance import ISAS, cpu_isa, gradient_bounds
 
 SERVED = [

@@ -16,8 +16,8 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import crossret_kernels
 from crossret_kernels import GatedAttention, HeterogeneousLayer, late_interaction
-from tests.kernels.gated import gated_parameters
-from tests.kernels.heterogeneous import make_layers
+from tests.kernels.gated_attention.batches import gated_parameters
+from tests.kernels.heterogeneous_attention.calls import make_layers
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     name: function

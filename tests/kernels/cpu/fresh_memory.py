@@ -19,7 +19,7 @@ from crossret_kernels import (
     scan_attend,
     scan_scores,
 )
-from tests.kernels.heterogeneous import make_layers
+from tests.kernels.heterogeneous_attention.calls import make_layers
 from tests.kernels.tolerance import ISAS
 
 N_IMAGES, N_CAPTIONS, LONGEST_CAPTION = 4, 40, 11  # words for more than one block

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from crossret_kernels import maxsim_argmax, maxsim_scores, scan_scores
 from tests.kernels.holes import Holes
-from tests.kernels.maxsim_checks import check_that_company_keeps_bits, exact_similarities
+from tests.kernels.maxsim.checks import check_that_company_keeps_bits, exact_similarities
 from tests.kernels.strategies import (
     IN_HALF_RANGE,
     Features,

@@ -26,9 +26,9 @@ from crossret_kernels import (
     sigmoid_loss,
     triplet_loss,
 )
-from tests.kernels.gated import gated_parameters
+from tests.kernels.gated_attention.batches import gated_parameters
 from tests.kernels.gpu.offline import ARCHITECTURES, SHARED_LIMITS, Launch, launches_of
-from tests.kernels.heterogeneous import make_layers
+from tests.kernels.heterogeneous_attention.calls import make_layers
 
 EVERY_ARCHITECTURE = "CROSSRET_EVERY_ARCHITECTURE" in os.environ  # `make tritons`
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "tf32": torch.float32, "float32": torch.float32}

@@ -29,8 +29,8 @@ from crossret_kernels import (
 )
 from crossret_kernels.gpu import triton_launch
 from crossret_kernels.gpu.tuning import LEAST, Attention, SumMax
-from tests.kernels.gated import gated_parameters
-from tests.kernels.heterogeneous import make_layers
+from tests.kernels.gated_attention.batches import gated_parameters
+from tests.kernels.heterogeneous_attention.calls import make_layers
 
 
 class IdleDriver(CudaDriver):  # type: ignore[misc]  # Triton's, which has no types

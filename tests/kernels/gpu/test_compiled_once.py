@@ -22,9 +22,9 @@ pytest.importorskip("triton")
 from crossret_kernels.cross_attention.triton import chunks, feature_gradients
 from crossret_kernels.gpu import triton_launch
 from crossret_kernels.gpu.tuning import Attention, GatedAttention, HeterogeneousAttention, SumMax
-from tests.kernels.gated import gated_parameters
+from tests.kernels.gated_attention.batches import gated_parameters
 from tests.kernels.gpu.offline import recorded
-from tests.kernels.heterogeneous import make_layers
+from tests.kernels.heterogeneous_attention.calls import make_layers
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="Triton interprets kernels in this process")
 

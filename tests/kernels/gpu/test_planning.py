@@ -19,7 +19,7 @@ from crossret_kernels.gpu.sides import beside
 from crossret_kernels.heterogeneous_attention import chunked as layered
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousOptions
 from crossret_kernels.inputs.ragged import Ragged
-from tests.kernels.gated import gated_parameters
+from tests.kernels.gated_attention.batches import gated_parameters
 
 
 def check_together(arrays: list[NDArray[Any]], there: list[Tensor]) -> None:

@@ -30,8 +30,8 @@ from crossret_kernels import (
 )
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.padded import chunked
-from tests.kernels.gated import gated_parameters
-from tests.kernels.heterogeneous import make_layers
+from tests.kernels.gated_attention.batches import gated_parameters
+from tests.kernels.heterogeneous_attention.calls import make_layers
 from tests.kernels.strategies import examples, maxsim_options, scan_options
 from tests.kernels.tolerance import score_weights
 

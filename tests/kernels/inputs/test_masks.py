@@ -22,8 +22,8 @@ from crossret_kernels import (
     scan_scores,
     scan_topk,
 )
-from tests.kernels.gated import gated_parameters
-from tests.kernels.heterogeneous import make_layers
+from tests.kernels.gated_attention.batches import gated_parameters
+from tests.kernels.heterogeneous_attention.calls import make_layers
 from tests.kernels.holes import Holes
 
 DTYPES = {"cpu": torch.float32, "torch": torch.float64, "reference": torch.float64}

@@ -23,7 +23,7 @@ from crossret_kernels import (
     heterogeneous_attention_weights,
     scan_scores,
 )
-from tests.kernels.heterogeneous import make_layers
+from tests.kernels.heterogeneous_attention.calls import make_layers
 
 KINDS = {ScanOptions: ScanFields, MaxSimOptions: MaxSimFields, HeterogeneousOptions: HeterogeneousFields}
 kinds = pytest.mark.parametrize(("kind", "keywords"), KINDS.items(), ids=lambda kind: kind.__name__)

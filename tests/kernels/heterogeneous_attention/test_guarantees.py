@@ -18,7 +18,7 @@ from crossret_kernels import (
 from crossret_kernels.heterogeneous_attention import chunked
 from crossret_kernels.heterogeneous_attention import pairs as pairs_module
 from crossret_kernels.padded import items
-from tests.kernels.heterogeneous import BACKENDS, LENGTHS, PAIRS, make_layers, make_sides
+from tests.kernels.heterogeneous_attention.calls import BACKENDS, LENGTHS, PAIRS, make_layers, make_sides
 from tests.kernels.strategies import DIRECTIONS
 from tests.kernels.tolerance import cpu_isa, score_weights
 

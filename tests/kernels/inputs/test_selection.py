@@ -24,8 +24,8 @@ from crossret_kernels import (
     scan_attention,
     scan_scores,
 )
-from tests.kernels.gated import gated_parameters
-from tests.kernels.heterogeneous import make_layers
+from tests.kernels.gated_attention.batches import gated_parameters
+from tests.kernels.heterogeneous_attention.calls import make_layers
 
 FUNCTIONS = (scan_scores, maxsim_scores)
 BACKENDS = ("cpu", "torch", "reference")

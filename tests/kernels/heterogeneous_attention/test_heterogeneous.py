@@ -20,7 +20,16 @@ from crossret_kernels import (
 )
 from crossret_kernels.promises import GRADIENTS, RESULTS, unit_of
 from tests.kernels import oracle
-from tests.kernels.heterogeneous import BACKENDS, DIMS, LENGTHS, PAIRS, Call, calls, make_sides, reordered
+from tests.kernels.heterogeneous_attention.calls import (
+    BACKENDS,
+    DIMS,
+    LENGTHS,
+    PAIRS,
+    Call,
+    calls,
+    make_sides,
+    reordered,
+)
 from tests.kernels.strategies import DIRECTIONS, IN_HALF_RANGE, Features, examples
 from tests.kernels.tolerance import EPS, ISAS, cpu_isa, gradient_bounds
 

@@ -14,7 +14,7 @@ from torch.autograd import gradcheck
 
 from crossret_kernels import UnsupportedByBackend, attention_pool, attention_pool_weights
 from crossret_kernels.attention_pool import chunked
-from tests.kernels.pooling import HALVES, LAYOUTS, by_hand, laid_out, poolings, randn, results_of
+from tests.kernels.attention_pool.batches import HALVES, LAYOUTS, by_hand, laid_out, poolings, randn, results_of
 from tests.kernels.strategies import examples
 from tests.kernels.tolerance import EPS
 

@@ -17,7 +17,7 @@ from crossret_kernels.gated_attention import chunked
 from crossret_kernels.gated_attention.reference import gated_attention_reference
 from crossret_kernels.inputs.call import as_sides
 from crossret_kernels.promises import GRADIENTS, RESULTS, unit_of
-from tests.kernels.gated import GatedBatch, gated_batches, gated_parameters, paper_score
+from tests.kernels.gated_attention.batches import GatedBatch, gated_batches, gated_parameters, paper_score
 from tests.kernels.strategies import examples
 from tests.kernels.tolerance import EPS, gradient_bounds, score_weights
 

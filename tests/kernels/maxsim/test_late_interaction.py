@@ -21,6 +21,7 @@ from crossret_kernels.maxsim import both
 from crossret_kernels.topk import streamed as topk
 
 DIM = 8
+FLOATS = torch.float32, torch.float64
 GENERATOR = torch.Generator().manual_seed(0)
 QUERIES, DOCUMENTS = (torch.randn(n, rows, DIM, generator=GENERATOR) for n, rows in ((3, 5), (4, 6)))
 QUERY_MASK = torch.tensor([[1, 0, 1, 1, 0], [1, 1, 1, 1, 1], [0, 0, 0, 0, 1]]).bool()
@@ -45,11 +46,11 @@ def packed(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 EXPECTED = oracle(QUERIES, DOCUMENTS, QUERY_MASK, DOCUMENT_MASK)
-NUMPY = (QUERIES.numpy(), DOCUMENTS.numpy(), QUERY_MASK.numpy(), DOCUMENT_MASK.numpy())
-NAMES = ("queries", "documents", "query_mask", "document_mask")
+BACKWARD = oracle(DOCUMENTS, QUERIES, DOCUMENT_MASK, QUERY_MASK)
+MASKED = {"queries": QUERIES, "documents": DOCUMENTS, "query_mask": QUERY_MASK, "document_mask": DOCUMENT_MASK}
 LAYOUTS: dict[str, dict[str, Any]] = {
-    "masks": dict(zip(NAMES, (QUERIES, DOCUMENTS, QUERY_MASK, DOCUMENT_MASK), strict=True)),
-    "numpy": dict(zip(NAMES, NUMPY, strict=True)),
+    "masks": MASKED,
+    "numpy": {name: side.numpy() for name, side in MASKED.items()},
     "lists": {"queries": items(QUERIES, QUERY_MASK), "documents": items(DOCUMENTS, DOCUMENT_MASK)},
     "packed": {"queries": packed(QUERIES, QUERY_MASK), "documents": packed(DOCUMENTS, DOCUMENT_MASK)},
     "a list and masks": {
@@ -64,7 +65,7 @@ def test_layouts(layout: str, backend: str) -> None:
     scores = maxsim(**LAYOUTS[layout], backend=backend)
     assert scores.is_contiguous()
     torch.testing.assert_close(scores, EXPECTED.float())
-    torch.testing.assert_close(maxsim(**LAYOUTS[layout], backend=backend, direction="d2q").mT, _backward().float())
+    torch.testing.assert_close(maxsim(**LAYOUTS[layout], backend=backend, direction="d2q").mT, BACKWARD.float())
     for largest in (True, False):
         values, indices = retrieve(**LAYOUTS[layout], k=2, largest=largest, backend=backend)
         expected = EXPECTED.float().topk(2, largest=largest)
@@ -73,10 +74,6 @@ def test_layouts(layout: str, backend: str) -> None:
     pairs = torch.tensor([[2, 3], [0, 1], [2, 3]])
     scores = maxsim_pairs(**LAYOUTS[layout], pairs=pairs, backend=backend)
     torch.testing.assert_close(scores, EXPECTED[pairs[:, 0], pairs[:, 1]].float())
-
-
-def _backward() -> Tensor:
-    return oracle(DOCUMENTS, QUERIES, DOCUMENT_MASK, QUERY_MASK)
 
 
 def test_lengths() -> None:
@@ -122,10 +119,10 @@ def test_documents_in_any_memory() -> None:
     torch.testing.assert_close(maxsim(QUERIES.numpy(), documents.contiguous().numpy()), maxsim(QUERIES, documents))
 
 
-@pytest.mark.parametrize("numpy", [False, True])
-def test_a_single_item(numpy: bool) -> None:
+@pytest.mark.parametrize("layout", ["masks", "numpy"])
+def test_a_single_item(layout: str) -> None:
     """(L, D), and (L,) of its mask."""
-    queries, documents, query_mask, document_mask = NUMPY if numpy else (QUERIES, DOCUMENTS, QUERY_MASK, DOCUMENT_MASK)
+    queries, documents, query_mask, document_mask = LAYOUTS[layout].values()
     scores = maxsim(queries[0], documents, query_mask=query_mask[0], document_mask=document_mask)
     torch.testing.assert_close(scores, EXPECTED[:1].float())
     scores = maxsim(queries, documents[1], query_mask=query_mask, document_mask=document_mask[1])
@@ -141,22 +138,14 @@ def test_items_in_their_places_are_pairs() -> None:
     torch.testing.assert_close(scores, EXPECTED.diagonal().float())
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_gradients(own: bool) -> None:
-    documents = DOCUMENTS.reshape(2, 2, 6, DIM) if own else DOCUMENTS
-    queries = QUERIES[:2]
-    given = [side.clone().requires_grad_() for side in (queries, documents)]
-    wide = [side.detach().double().requires_grad_() for side in given]
+def test_gradients_of_documents_of_each_query() -> None:
+    sides = QUERIES[:2], DOCUMENTS.reshape(2, 2, 6, DIM)
+    given, wide = ([side.to(dtype, copy=True).requires_grad_() for side in sides] for dtype in FLOATS)
     scores = maxsim(*given)
-    queries, documents = wide
-    alone = (
-        [oracle(query[None], own) for query, own in zip(queries, documents, strict=False)] if own else [oracle(*wide)]
-    )
-    expected = torch.cat(alone)
+    expected = torch.cat([oracle(query[None], own) for query, own in zip(*wide, strict=True)])
     weights = torch.randn(scores.shape, generator=GENERATOR)
     ours = torch.autograd.grad((scores * weights).sum(), given)
-    theirs = torch.autograd.grad((expected * weights).sum(), wide)
-    for gradient, exact in zip(ours, theirs, strict=True):
+    for gradient, exact in zip(ours, torch.autograd.grad((expected * weights).sum(), wide), strict=True):
         torch.testing.assert_close(gradient, exact.float())
 
 
@@ -200,8 +189,7 @@ def test_candidates_alone_are_scored(layout: str, largest: bool, monkeypatch: py
             values, indices = retrieve(**LAYOUTS[layout], k=5, candidates=own, largest=largest)  # type: ignore[arg-type]
             torch.testing.assert_close(values, best.float())
             assert torch.equal(indices, order)
-    values, indices = retrieve(**LAYOUTS[layout], k=1, candidates=padded, largest=largest)
-    assert torch.equal(indices, order[:, :1])
+    assert torch.equal(retrieve(**LAYOUTS[layout], k=1, candidates=padded, largest=largest)[1], order[:, :1])
 
 
 def test_candidates_of_a_file_are_read_alone(tmp_path: Path) -> None:
@@ -277,18 +265,8 @@ def test_empty_items_score_what_is_asked() -> None:
     mask[2] = False
     scores = maxsim(QUERIES, DOCUMENTS, document_mask=mask, empty_score=-1.0)
     assert torch.equal(scores[:, 2], torch.full((3,), -1.0))
-    assert torch.equal(
-        retrieve(QUERIES, DOCUMENTS, k=4, document_mask=mask, empty_score=-torch.inf)[1][:, 3], torch.full((3,), 2)
-    )
     with pytest.raises(ValueError, match=r"document_mask\[2\] has no True: every document needs at least one row"):
         maxsim(QUERIES, DOCUMENTS, document_mask=mask)
-
-
-def test_cosines() -> None:
-    unit = [torch.nn.functional.normalize(side.double(), dim=-1) for side in (QUERIES, DOCUMENTS)]
-    torch.testing.assert_close(maxsim(QUERIES, DOCUMENTS, normalize=True), oracle(*unit).float())
-    average = maxsim(QUERIES, DOCUMENTS, normalize=True, pooling="avg")
-    torch.testing.assert_close(average, oracle(*unit).float() / 5)
 
 
 OWN = DOCUMENTS[:3, None].expand(-1, 2, -1, -1)

@@ -1,4 +1,4 @@
-"""What `infonce_loss` and `sigmoid_loss` are to do by every backend: pair by pair in float64, cases, checks of one."""
+"""Checks of `infonce_loss` and `sigmoid_loss` by any backend: oracles over pairs in float64 and batches."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from torch import Tensor
 from crossret_kernels import UnsupportedByBackend, infonce_loss, sigmoid_loss
 
 LOSSES: dict[str, Callable[..., Tensor]] = {"infonce": infonce_loss, "sigmoid": sigmoid_loss}
+NUMBERS: dict[str, tuple[float, ...]] = {"infonce": (2.0,), "sigmoid": (2.0, -1.0)}  # scale and bias
 REDUCTIONS = ("mean", "sum", "none")
 NONE = -math.inf
 
+WITHOUT_DIAGONAL = torch.zeros(4, 4).fill_diagonal_(NONE)
 both_losses = pytest.mark.parametrize("name", LOSSES)
 
 
@@ -135,34 +137,32 @@ def check_close(
 
 
 class Checks:
-    """Of losses and gradients by the fixture `backend`."""
+    """Checks of losses and gradients by the fixture `backend`."""
 
     @both_losses
     @pytest.mark.parametrize("reduction", REDUCTIONS)
     @pytest.mark.parametrize(
-        "case",
+        ("scores", "ids"),
         [
-            {"scores": torch.ones(0, 0)},
-            {"scores": torch.ones(0, 3)},
-            {"scores": torch.ones(1, 1)},
-            {"scores": torch.ones(4, 4)},
-            {"scores": torch.eye(4), "image_ids": [3, 3, 3, 3]},
-            {"scores": torch.full((3, 5), NONE)},
-            {"scores": torch.eye(4).masked_fill(torch.eye(4) == 1, NONE)},
-            {"scores": torch.eye(4).masked_fill(torch.eye(4) == 1, NONE), "caption_ids": [0, 1, 1, 0]},
+            pytest.param(torch.ones(0, 0), {}, id="no pair"),
+            pytest.param(torch.ones(0, 3), {}, id="no row"),
+            pytest.param(torch.ones(1, 1), {}, id="one pair"),
+            pytest.param(torch.ones(4, 4), {}, id="equal"),
+            pytest.param(torch.eye(4), {"image_ids": [3, 3, 3, 3]}, id="one image"),
+            pytest.param(torch.full((3, 5), NONE), {}, id="nothing"),
+            pytest.param(WITHOUT_DIAGONAL, {}, id="no positive"),
+            pytest.param(WITHOUT_DIAGONAL, {"caption_ids": [0, 1, 1, 0]}, id="another positive"),
         ],
-        ids=["no pair", "no row", "one pair", "equal", "one image", "nothing", "no positive", "another positive"],
     )
-    def test_degenerate(self, backend: str, name: str, reduction: str, case: dict[str, Any]) -> None:
-        options = {"image_ids": None, "caption_ids": None, "positive_offset": 0} | case
-        scores = options.pop("scores")
-        numbers: tuple[float, ...] = (2.0,) if name == "infonce" else (2.0, -1.0)
+    def test_degenerate(self, backend: str, name: str, reduction: str, scores: Tensor, ids: dict[str, Any]) -> None:
+        options = {"image_ids": None, "caption_ids": None, "positive_offset": 0} | ids
         smoothings: tuple[dict[str, float], ...] = ({},)
         if name == "infonce":
             smoothings = ({"label_smoothing": 0.0}, {"label_smoothing": 0.25})
         for smoothing, dtype in itertools.product(smoothings, (torch.float32, torch.float16)):
-            made = derived(name, scores, numbers, dtype, backend, reduction=reduction, **options, **smoothing)
-            expected = reduced(ORACLES[name](scores.double().numpy(), *numbers, **options, **smoothing), reduction)
+            made = derived(name, scores, NUMBERS[name], dtype, backend, reduction=reduction, **options, **smoothing)
+            losses = ORACLES[name](scores.double().numpy(), *NUMBERS[name], **options, **smoothing)
+            expected = reduced(losses, reduction)
             np.testing.assert_allclose(made[0].numpy(), expected, rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
             assert all(gradient.isfinite().all() for gradient in made[1:])
             assert not made[1][scores.isneginf()].any()
@@ -185,9 +185,8 @@ class Checks:
     def test_nan_stays_in_its_row_and_column(self, backend: str, name: str) -> None:
         scores = torch.zeros(5, 6)
         scores[1, 4] = math.nan
-        numbers: tuple[float, ...] = (2.0,) if name == "infonce" else (2.0, -1.0)
         leaf = scores.requires_grad_()
-        losses = LOSSES[name](leaf, *numbers, positive_offset=1, reduction="none", backend=backend)
+        losses = LOSSES[name](leaf, *NUMBERS[name], positive_offset=1, reduction="none", backend=backend)
         (gradient,) = torch.autograd.grad(losses.sum(), leaf)
         reached = torch.zeros(5, 6, dtype=torch.bool)
         reached[1, 4] = True
@@ -198,7 +197,7 @@ class Checks:
 
 
 class Kernels(Checks):
-    """And of kernels' operations."""
+    """Checks of kernels' operations too."""
 
     @both_losses
     @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -209,7 +208,7 @@ class Kernels(Checks):
             getattr(torch.ops.crossret, f"{operation}{suffix}").default for suffix in ("", "_backward")
         )
         scores = torch.randn(4, 6, generator=torch.Generator().manual_seed(8))
-        numbers = [torch.tensor(2.0), torch.tensor(-1.0)][: 1 if name == "infonce" else 2]
+        numbers = [torch.tensor(number) for number in NUMBERS[name]]
         ids = torch.tensor([0, 1, 1, 2, 3, 0])
         smoothing = (0.1,) if name == "infonce" else ()
         options = (*smoothing, ("sum", "mean", "none").index(reduction), 1)
@@ -246,8 +245,7 @@ class Kernels(Checks):
     @both_losses
     def test_second_derivatives_are_refused(self, backend: str, name: str) -> None:
         scores = torch.randn(5, 5, generator=torch.Generator().manual_seed(7)).requires_grad_()
-        numbers: tuple[float, ...] = (2.0,) if name == "infonce" else (2.0, -1.0)
-        loss = LOSSES[name](scores, *numbers, backend=backend)
+        loss = LOSSES[name](scores, *NUMBERS[name], backend=backend)
         (gradient,) = torch.autograd.grad(loss, scores, create_graph=True)
         with pytest.raises(RuntimeError, match="cannot be differentiated: second derivatives are served by"):
             torch.autograd.grad(gradient.square().sum(), scores)

@@ -1,4 +1,4 @@
-"""What `triplet_loss` is to do by every backend: loops in float64, cases with degenerate hinges, and checks of one."""
+"""Checks of `triplet_loss` by any backend: an oracle of loops in float64, batches, degenerate hinges."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from crossret_kernels import UnsupportedByBackend, triplet_loss
 
 NEGATIVES = ("hardest", "sum", "softmax")
 REDUCTIONS = ("sum", "mean", "none")
-ORDERS = (1.0, 1.5, 2.0, 4.0, 8.0, 64.0)
+ORDERS = (1.0, 1.5, 2.0, 4.0, 8.0, 64.0, 1e6)
 
 negatives_of_every_kind = pytest.mark.parametrize("negatives", NEGATIVES)
 WITHOUT_HINGES = {
@@ -83,6 +83,22 @@ def batches(draw: st.DrawFn, on_grid: bool = False) -> tuple[Tensor, dict[str, A
     }
 
 
+def check_gradients(
+    scores: Tensor, options: dict[str, Any], dtype: torch.dtype, backend: str, unit: float = 2e-5, **more: Any
+) -> None:
+    """Losses and gradients are those of "torch" in float64, gradients but for their rounding and such a unit."""
+    results = []
+    for kind, served in ((torch.float64, "torch"), (dtype, backend)):
+        leaf = scores.to(kind, copy=True).requires_grad_()
+        loss = triplet_loss(leaf, backend=served, **options, **more)
+        weights = torch.linspace(1, 2, loss.numel(), dtype=loss.dtype).view_as(loss)  # rounded too
+        results.append((loss.double(), torch.autograd.grad(loss, leaf, weights)[0].double()))
+    (expected, slope), (loss, gradient) = results
+    rounding, largest = 2 * torch.finfo(dtype).eps, float(slope.abs().max()) if scores.numel() else 0.0
+    torch.testing.assert_close(loss, expected, rtol=rounding + 3e-6, atol=1e-6)
+    torch.testing.assert_close(gradient, slope, rtol=rounding + unit, atol=(rounding + 1e-5) * largest)
+
+
 class Losses:
     """Checks of losses and gradients by the fixture `backend`."""
 
@@ -128,7 +144,7 @@ class Losses:
 
 
 class Kernels(Losses):
-    """And of kernels' operations."""
+    """Checks of kernels' operations too."""
 
     @negatives_of_every_kind
     @pytest.mark.parametrize("reduction", REDUCTIONS)

@@ -17,8 +17,8 @@ from torch import Tensor
 from crossret_kernels import UnsupportedByBackend, maxsim_scores, maxsim_topk, scan_scores, scan_topk
 from crossret_kernels.topk import streamed as topk
 from tests.kernels.peak_memory import assert_peaks_rise_by_at_most
-from tests.kernels.rankings import assert_same_bits, blocks_of, sorted_scores
 from tests.kernels.strategies import examples
+from tests.kernels.topk.rankings import assert_same_bits, blocks_of, sorted_scores
 
 NAMES = {"scan": (scan_scores, scan_topk), "maxsim": (maxsim_scores, maxsim_topk)}
 DTYPES = (torch.float32, torch.float32, torch.float16, torch.bfloat16, torch.float64)

@@ -12,30 +12,31 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from crossret_kernels import maxsim_argmax, maxsim_scores
-from tests.kernels.maxsim_checks import UNTIED, Calls, Scores, check_argmax, check_that_company_keeps_bits
+from tests.kernels.maxsim.checks import UNTIED, Calls, Scores, check_argmax_of, check_that_company_keeps_bits
 from tests.kernels.strategies import Features, examples, features, maxsim_options
+from tests.kernels.threads import by_any_threads
 from tests.kernels.tolerance import ISAS, Expectation, check_float64, cpu_isa
+
+
+def check(batch: Features, dtype: torch.dtype, options: dict[str, Any]) -> None:
+    expected = Expectation.of(maxsim_scores, batch, dtype, **options)
+    expected.check_faults()
+    expected.check("torch")
+    for isa in ISAS:
+        expected.check("cpu", isa)
 
 
 @examples(60)
 @given(batch=features(UNTIED), options=maxsim_options())
 def test_float32(batch: Features, options: dict[str, Any]) -> None:
-    expected = Expectation.of(maxsim_scores, batch, torch.float32, **options)
-    expected.check_faults()
-    expected.check("torch")
-    for isa in ISAS:
-        expected.check("cpu", isa)
+    check(batch, torch.float32, options)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @examples(20)
 @given(batch=features(("none", "small")), options=maxsim_options())
 def test_half_precision_features(dtype: torch.dtype, batch: Features, options: dict[str, Any]) -> None:
-    expected = Expectation.of(maxsim_scores, batch, dtype, **options)
-    expected.check_faults()
-    expected.check("torch")
-    for isa in ISAS:
-        expected.check("cpu", isa)
+    check(batch, dtype, options)
 
 
 @examples(30)
@@ -110,19 +111,10 @@ def test_a_pair_cut_among_threads_keeps_its_bits(isa: str, pairs: Tensor | None,
     generator = torch.Generator().manual_seed(5)
     regions, words = torch.randn(2, 2000, 64, generator=generator), torch.randn(2, 70, 64, generator=generator)
     regions[1, 1234, 5] = bad
-    threads = torch.get_num_threads()
-    results = []
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
-            with cpu_isa(isa):
-                results.append(maxsim_scores(regions, words, [1999, 1777], pairs=pairs, backend="cpu"))
-    finally:
-        torch.set_num_threads(threads)
-    for other in results[1:]:
-        torch.testing.assert_close(other, results[0], rtol=0, atol=0, equal_nan=True)
+    with cpu_isa(isa):
+        (scores,) = by_any_threads(lambda: [maxsim_scores(regions, words, [1999, 1777], pairs=pairs, backend="cpu")])
     of_the_second = torch.tensor([[0, 0], [1, 1]] if pairs is None else pairs[:, 0].tolist()) == 1
-    assert torch.equal(results[0].isnan(), of_the_second & (bad != 0))
+    assert torch.equal(scores.isnan(), of_the_second & (bad != 0))
 
 
 @pytest.mark.parametrize(
@@ -165,21 +157,12 @@ def test_the_sign_of_a_zero_does_not_depend_on_the_contexts_order(isa: str) -> N
 @examples(30)
 @given(batch=features(("none", "none", "all negative", "large")), options=maxsim_options())
 def test_argmax(dtype: torch.dtype, batch: Features, options: dict[str, Any]) -> None:
-    batch = batch.to(dtype).to(torch.float64)
-    given_batch = batch.to(dtype)
-    for backend, isa in (("torch", None), ("reference", None), *(("cpu", isa) for isa in ISAS)):
-        if backend == "reference" and dtype != torch.float32:
-            continue  # it rounds similarities to the features' dtype
+    check_argmax_of("torch", dtype, batch, options)
+    if dtype == torch.float32:  # "reference" rounds similarities to the features' dtype
+        check_argmax_of("reference", dtype, batch, options)
+    for isa in ISAS:
         with cpu_isa(isa):
-            scores, argmax = maxsim_argmax(
-                given_batch.regions, given_batch.words, *batch.lengths,
-                pairs=batch.pairs, backend=backend, **options,
-            )  # fmt: skip
-            plain = maxsim_scores(
-                given_batch.regions, given_batch.words, *batch.lengths, pairs=batch.pairs, backend=backend, **options
-            )
-        assert torch.equal(scores, plain)
-        check_argmax(argmax, batch, options)
+            check_argmax_of("cpu", dtype, batch, options)
 
 
 @pytest.mark.parametrize("backend", [*ISAS, "torch", "reference"])
