@@ -56,7 +56,6 @@ MISTAKES = [
     ("evaluate {made}/few.npy {data} --device cpu", "--device is for models, not for files of scores"),
     ("evaluate {tmp} {data}", "model.safetensors: no such file"),
     ("search {data}", "exactly one of --queries, --words, --regions is needed"),
-    ("search {data} --caption a", "--caption needs RUN, a model, before CORPUS"),
     ("search {trained} {data} {data} --caption a", "{data}: of directories there are"),
     (SEARCH, "exactly one of --caption, --captions, --image, --queries, --words, --regions is needed"),
     (f"{SEARCH} --caption a --sum-max", "--sum-max is for a corpus of features, without RUN"),
@@ -203,6 +202,15 @@ def test_memory_that_cannot_be_had_is_a_mistake(
 ) -> None:
     monkeypatch.setattr("crossret.evaluation.encode_dataset", lambda *_, **__: torch.empty(2**60))
     assert "not enough memory" in crossret.refused("evaluate", trained, data)
+
+
+def test_the_place_of_a_mistake_is_shown_on_demand(crossret: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    command, message = ("search", ".", "--caption", "x"), "crossret: --caption needs RUN, a model, before CORPUS"
+    assert crossret.refused(*command) == f"{message}\n"
+    monkeypatch.setenv("CROSSRET_TRACEBACK", "1")
+    assert crossret(*command) == 2
+    assert crossret.err.startswith("Traceback (most recent call last)")
+    assert crossret.err.splitlines()[-1] == message
 
 
 def test_a_bug_is_not_dressed_up_as_a_mistake(monkeypatch: pytest.MonkeyPatch, data: Path, trained: Path) -> None:
