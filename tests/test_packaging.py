@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -15,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+import crossret_kernels
 from crossret import __main__ as command
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = "_native.abi3.so"
-
 CUDA_LIBRARY = "_native_cuda.abi3.so"
 
 # Stands for a C++ compiler: notes its arguments and makes the file it was asked for.
@@ -57,16 +56,14 @@ def project(tmp_path: Path) -> Path:
     return copy
 
 
+def run_python(directory: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a directory; its environment is PATH and what is given."""
+    own = {"PATH": os.environ["PATH"], **environment}
+    return subprocess.run([sys.executable, *words], cwd=directory, env=own, capture_output=True, text=True, check=False)
+
+
 def run_setup(project: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run setup.py in `project`, whose environment is PATH and what is given."""
-    return subprocess.run(
-        [sys.executable, "setup.py", "--quiet", *words],
-        cwd=project,
-        env={"PATH": os.environ["PATH"], **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_python(project, "setup.py", "--quiet", *words, **environment)
 
 
 def executable(path: Path, text: str) -> Path:
@@ -222,54 +219,31 @@ def test_without_cuda_a_build_says_why_or_fails(
 
 
 def test_a_torch_without_cuda_gets_a_library_for_gpus_if_forced(project: Path, tmp_path: Path) -> None:
-    home = toolkit(tmp_path / "toolkit")
     build = ("build_py", "--build-lib", str(tmp_path / "lib"))
     torch = torch_with_cuda(tmp_path / "packages", "13.0")
     Path(torch, "torch", "version.py").write_text("cuda: Optional[str] = None\n", encoding="ascii")
-    usual = run_setup(project, *build, CUDA_HOME=home, PYTHONPATH=torch)
+    environment = {"CUDA_HOME": toolkit(tmp_path / "toolkit"), "PYTHONPATH": torch}
+    usual = run_setup(project, *build, **environment)
     assert "WITHOUT its CUDA library: this PyTorch is built without CUDA." in usual.stdout
-    forced = run_setup(project, *build, CUDA_HOME=home, PYTHONPATH=torch, CROSSRET_FORCE_CUDA="1")
+    forced = run_setup(project, *build, **environment, CROSSRET_FORCE_CUDA="1")
     says = "its CUDA library, of CUDA 13.0, beside a PyTorch without it, for 8.0 9.0 10.0+PTX."
     assert f"crossret is built with {says}" in forced.stdout
-
-
-def test_gpus_that_cannot_be_built_for_are_named(project: Path, tmp_path: Path) -> None:
-    torch, home = torch_with_cuda(tmp_path / "packages", "13.0"), toolkit(tmp_path / "toolkit")
-    done = run_setup(project, "build_py", CUDA_HOME=home, PYTHONPATH=torch, TORCH_CUDA_ARCH_LIST="Hopper")
-    assert done.returncode != 0
-    assert "error: TORCH_CUDA_ARCH_LIST names 'Hopper'; it takes numbers such as 8.0, 9.0a" in done.stderr
-
-
-def without_compilers(directory: Path) -> dict[str, str]:
-    """An environment that finds no compiler."""
-    directory.mkdir()
-    return {"PATH": str(directory)}
+    unknown = run_setup(project, *build, **environment, CROSSRET_FORCE_CUDA="1", TORCH_CUDA_ARCH_LIST="Hopper")
+    assert unknown.returncode != 0
+    assert "error: TORCH_CUDA_ARCH_LIST names 'Hopper'; it takes numbers such as 8.0, 9.0a" in unknown.stderr
 
 
 def test_without_a_compiler_a_wheel_for_any_machine_says_why_it_has_no_library(project: Path, tmp_path: Path) -> None:
-    target = tmp_path / "installed"
+    target, empty = tmp_path / "installed", tmp_path / "empty"
+    empty.mkdir()
     install = ["install", "--no-build-isolation", "--no-deps", "--no-index", "--verbose", "--target", str(target), "."]
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", *install],
-        cwd=project,
-        env=without_compilers(tmp_path / "empty"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python(project, "-m", "pip", *install, PATH=str(empty))
     assert done.returncode == 0, done.stderr
     reason = "it needs a C++17 compiler, and none was found: install g++ or clang++, or name one in CXX"
     assert f"crossret is built WITHOUT its native library: {reason}." in done.stdout + done.stderr
     (wheel,) = target.glob("crossret-*.dist-info/WHEEL")
     assert "Tag: py3-none-any\n" in wheel.read_text(encoding="utf-8")
-    info = subprocess.run(
-        [sys.executable, "-m", "crossret_kernels.info"],
-        cwd=target,
-        env={"PYTHONPATH": str(target)},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.splitlines()
+    info = run_python(target, "-m", "crossret_kernels.info", PYTHONPATH=str(target)).stdout.splitlines()
     assert info[0] == f"crossret_kernels in {target / 'crossret_kernels'}"
     assert f"native CPU kernels: none, the native library was not built ({reason})" in info
     assert "cpu torch.float32: torch" in info
@@ -279,14 +253,7 @@ def test_another_platform_builds_without_the_library(project: Path) -> None:
     # setuptools itself first: it would look for what only that platform has.
     code = "import runpy, setuptools.command.build_ext, sys; sys.platform = 'darwin'; runpy.run_path(sys.argv.pop(1))"
     for environment, returncode in (({}, 0), ({"CROSSRET_FORCE_NATIVE": "1"}, 1)):
-        done = subprocess.run(
-            [sys.executable, "-c", code, "setup.py", "--quiet", "build_py"],
-            cwd=project,
-            env={"PATH": os.environ["PATH"], **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_python(project, "-c", code, "setup.py", "--quiet", "build_py", **environment)
         assert done.returncode == returncode, done.stderr
         assert "it builds on Linux, and this is darwin" in done.stdout + done.stderr
 
@@ -295,10 +262,7 @@ def inspect_library(*tool: str) -> str:
     """What a binutils tool says about the library that these tests run with."""
     if shutil.which(tool[0]) is None:
         pytest.skip(f"{tool[0]} is not installed")
-    spec = importlib.util.find_spec("crossret_kernels")
-    assert spec is not None
-    assert spec.origin is not None
-    library = Path(spec.origin).parent / LIBRARY
+    library = Path(crossret_kernels.__file__).parent / LIBRARY
     return subprocess.run([*tool, str(library)], capture_output=True, text=True, check=True).stdout
 
 
@@ -321,12 +285,14 @@ def test_library_links_only_torch_cpu_and_the_runtimes() -> None:
     assert {name for name in needed - {"libtorch_cpu.so"} if not re.fullmatch(runtimes, name)} == set()
 
 
+def found(pattern: str, file: str) -> list[str]:
+    """What a file of the project says at the beginnings of its lines."""
+    return re.findall(pattern, (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
+
+
 def test_version_is_the_changelogs_newest() -> None:
-    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
-    declared = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
-    assert newest is not None
-    assert declared is not None
-    assert newest[1] == declared[1] == metadata.version("crossret")
+    (declared,) = found(r'^version = "(.+)"', "pyproject.toml")
+    assert found(r"^## (\S+)", "CHANGELOG.md")[0] == declared == metadata.version("crossret")
 
 
 def requirements() -> dict[str, str]:
@@ -335,22 +301,14 @@ def requirements() -> dict[str, str]:
 
 
 def test_every_requirement_is_pinned_for_development() -> None:
-    pinned = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
-    build = re.search(r"^requires = \[(.+)\]", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
-    assert build is not None
-    assert {*requirements(), *re.findall(r'"([\w-]+)', build[1])} <= set(pinned)
+    (build,) = found(r"^requires = \[(.+)\]", "pyproject.toml")
+    assert {*requirements(), *re.findall(r'"([\w-]+)', build)} <= set(found(r"^([\w.-]+)==", "constraints.txt"))
 
 
-def test_without_extras_only_torch_and_numpy_are_required() -> None:
+def test_entry_point_knows_every_package_of_the_extra_and_notices_where_one_is_missing() -> None:
     assert {name for name, line in requirements().items() if "extra ==" not in line} == {"torch", "numpy"}
-
-
-def test_console_script_is_the_guarded_entry_point() -> None:
     (script,) = metadata.entry_points(group="console_scripts", name="crossret")
     assert script.load() is command.main
-
-
-def test_entry_point_knows_every_package_of_the_extra() -> None:
     modules = {"pillow": "PIL", "tomli-w": "tomli_w"}
     lines = {name: line.replace('"', "'") for name, line in requirements().items()}
     app = {
@@ -359,11 +317,7 @@ def test_entry_point_knows_every_package_of_the_extra() -> None:
         if "extra == 'app'" in line and "python_version" not in line  # the standard library's, for older Pythons
     }
     assert app == set(command.APP_MODULES)
-
-
-def test_the_missing_extra_is_noticed_before_anything_imports_it() -> None:
     hide = f"import sys; sys.modules.update(dict.fromkeys({command.APP_MODULES!r}))"
-    code = f"{hide}; from crossret.__main__ import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run_python(ROOT, "-c", f"{hide}; from crossret.__main__ import main; main()")
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1, done.stderr

@@ -75,13 +75,3 @@ def test_large_blocks_go_back_to_the_system(tmp_path: Path) -> None:
     for arguments, mapped in (((), "False"), (("return",), "True")):
         done = run_python("-c", LARGE, *arguments, directory=tmp_path, PYTHONPATH=str(ROOT))
         assert done.stdout.split() == [mapped], done.stderr
-
-
-@pytest.mark.parametrize("shown", [False, True])
-def test_the_place_of_a_mistake_is_shown_on_demand(shown: bool, tmp_path: Path) -> None:
-    environment = {"CROSSRET_TRACEBACK": "1"} if shown else {}
-    code = "from crossret.cli import main; main(['search', '.', '--caption', 'x'])"
-    done = run_python("-c", code, directory=tmp_path, PYTHONPATH=str(ROOT), **environment)
-    assert done.returncode == 2
-    assert ("Traceback (most recent call last)" in done.stderr) == shown
-    assert done.stderr.splitlines()[-1] == "crossret: --caption needs RUN, a model, before CORPUS"

@@ -42,6 +42,21 @@ class Cli:
         self.out, self.err = self.capsys.readouterr()
         return int(exit_.value.code or 0)
 
+    def refused(self, *arguments: str | Path) -> str:
+        """The one line that a command ends with that cannot do what it is asked."""
+        assert self(*arguments) == 2, self.err
+        assert self.out == ""
+        assert self.err.startswith("crossret: ")
+        assert self.err.count("\n") == 1
+        return self.err
+
+
+def run(*arguments: str | Path) -> None:
+    """A command that a fixture needs, in this process."""
+    with pytest.raises(SystemExit) as exit_:
+        cli.main([str(argument) for argument in arguments])
+    assert not exit_.value.code
+
 
 def start(*arguments: str | Path) -> AbstractContextManager[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "crossret", *map(str, arguments)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from crossret import cli
-from tests.cli.command import TINY, Cli
+from tests.cli.command import TINY, Cli, run
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,18 +36,38 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tmp_path_factory.mktemp("trained")
-    with pytest.raises(SystemExit) as exit_:
-        cli.main(["train", str(data), "--output", str(run), "--epochs", "2", "--preset", "f30k_i2t_lse", *TINY])
-    assert not exit_.value.code
-    return run
+    directory = tmp_path_factory.mktemp("trained")
+    run("train", data, "--output", directory, "--epochs", "2", "--preset", "f30k_i2t_lse", *TINY)
+    return directory
 
 
 @pytest.fixture(scope="module")
 def mhsan(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tmp_path_factory.mktemp("mhsan")
+    directory = tmp_path_factory.mktemp("mhsan")
     sizes = ["--set", "feature_dim=8 attention_dim=4 heads=2"]
-    with pytest.raises(SystemExit) as exit_:
-        cli.main(["train", str(data), "--output", str(run), "--epochs", "1", "--model", "mhsan", *TINY, *sizes])
-    assert not exit_.value.code
-    return run
+    run("train", data, "--output", directory, "--epochs", "1", "--model", "mhsan", *TINY, *sizes)
+    return directory
+
+
+@dataclass
+class Asked:
+    """A training that was asked for: the model's and the schedule's settings, words, and the names of callbacks."""
+
+    model: Any
+    schedule: Any
+    words: list[str]
+    callbacks: list[str]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
+    """The trainings that commands ask for; these are interrupted instead of done, with exit code 130."""
+    asked: list[Asked] = []
+
+    def remember(model: Any, train_data: Any, dev_data: object, config: Any, out_dir: Path, **others: Any) -> None:
+        callbacks = [type(callback).__name__ for callback in others["callbacks"]]
+        asked.append(Asked(model.config, config, train_data.vocabulary.idx2word, callbacks))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("crossret.training.train", remember)
+    return asked

@@ -60,12 +60,14 @@ def test_threads_wait_shortly_unless_the_user_has_said_how(chosen: dict[str, str
         ("crossret train --optimizer ad", "adadelta"),
     ],
 )
-def test_a_shell_completes_what_is_typed(words: str, offered: str) -> None:
-    position = str(len(words.split()) - 1)
-    asked = {"_CROSSRET_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": position}
-    command = [sys.executable, "-m", "crossret"]
-    done = subprocess.run(command, env={**ENVIRONMENT, **asked}, capture_output=True, text=True, check=True)
-    assert offered in done.stdout.split()
+def test_a_shell_completes_what_is_typed(
+    crossret: Cli, monkeypatch: pytest.MonkeyPatch, words: str, offered: str
+) -> None:
+    monkeypatch.setenv("_CROSSRET_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    assert crossret() == 0
+    assert offered in crossret.out.split()
 
 
 def test_help_does_not_wait_for_torch() -> None:
@@ -86,13 +88,15 @@ def test_names_and_captions_are_shown_and_not_obeyed(crossret: Cli, data: Path, 
     assert len(text) < 4000
 
 
-def test_figures_are_kept_where_the_terminal_has_no_arrows(data: Path, trained: Path, tmp_path: Path) -> None:
-    figures = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "crossret", "evaluate", str(trained), str(data), "--output", str(figures)]
-    environment = {**ENVIRONMENT, "PYTHONIOENCODING": "ascii:strict"}
-    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    assert f"rsum {json.loads(figures.read_text())['rsum']:.1f}" in done.stdout
-    assert "image ? sentence" in done.stdout
+def test_figures_are_kept_where_the_terminal_has_no_arrows(
+    crossret: Cli, data: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures, printed = tmp_path / "figures.json", io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding="ascii", errors="strict"))
+    assert crossret("evaluate", trained, data, "--output", figures) == 0
+    sys.stdout.flush()
+    assert f"rsum {json.loads(figures.read_text())['rsum']:.1f}" in printed.getvalue().decode()
+    assert b"image ? sentence" in printed.getvalue()
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -13,8 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from crossret import cli
-from crossret.data import PrecomputedDataset, Vocabulary
+from crossret.data import PrecomputedDataset, Vocabulary, render_scenes
 from crossret.data.scenes.layout import picture_path
 from crossret.models import Mhsan, MhsanConfig, Scan, ScanConfig, Vse, VseConfig
 from crossret.models.checkpoints import save_model
@@ -24,11 +23,7 @@ from tests.cli.command import Cli
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("scenes")
-    with pytest.raises(SystemExit) as exit_:
-        cli.main(
-            ["render-scenes", "--output", str(directory), "--train", "2", "--dev", "1", "--test", "3", "--workers", "1"]
-        )
-    assert not exit_.value.code
+    render_scenes(directory, train=2, dev=1, test=3, workers=1)
     return directory
 
 
@@ -74,35 +69,39 @@ def test_a_chosen_caption_is_drawn_beside_the_model(crossret: Cli, scenes: Path,
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("command", "message"),
     [
-        (["{vse}", "{scenes}"], "this vse model does not attend over regions"),
-        (["{scan}", "{scenes}", "--number", "15"], "--number 15: test has captions 0 to 14"),
-        (["{scan}", "{scenes}", "--number", "1", "--draw", "2"], "of --draw and --number only one"),
-        (["{scan}", "{scenes}", "--split", "val"], "val_ims.npy: no such file"),
-        (["{scan}", "{bare}"], "test_boxes.npy: no such file"),
+        ("{vse} {scenes}", "this vse model does not attend over regions"),
+        ("{scan} {scenes} --number 15", "--number 15: test has captions 0 to 14"),
+        ("{scan} {scenes} --number 1 --draw 2", "of --draw and --number only one"),
+        ("{scan} {scenes} --split val", "val_ims.npy: no such file"),
+        ("{scan} {bare}", "test_boxes.npy: no such file"),
+        ("{scan} {scenes} --html page.html --output drawn", "--output is for pictures, without --html"),
+        ("{scan} {scenes} --html page.html --draw 0", "--draw 0 draws nothing, and with --html"),
+        ("{scan} {scenes} --html {scan}/config.json", "config.json: what is written would take the place of"),
+        ("{scan} {scenes} --html {bare}/nowhere/page.html", "nowhere"),
         (
-            ["{scan}", "{scenes}", "--html", "page.html", "--output", "drawn"],
-            "--output is for pictures, without --html",
+            "{scan} {photographed} --split train --photographs {photographed}/pictures",
+            "train_ims.npy: its images have no names",
         ),
-        (["{scan}", "{scenes}", "--html", "page.html", "--draw", "0"], "--draw 0 draws nothing, and with --html"),
-        (
-            ["{scan}", "{scenes}", "--html", "{scan}/config.json"],
-            "config.json: what is written would take the place of",
-        ),
-        (["{scan}", "{scenes}", "--html", "{bare}/nowhere/page.html"], "nowhere"),
+        ("{scan} {photographed} --photographs {empty}", "empty: no pictures in it"),
     ],
 )
 def test_what_cannot_be_explained_is_one_line(
-    crossret: Cli, scenes: Path, models: dict[str, Path], tmp_path: Path, arguments: list[str], message: str
+    crossret: Cli,
+    scenes: Path,
+    photographed: Path,
+    models: dict[str, Path],
+    tmp_path: Path,
+    command: str,
+    message: str,
 ) -> None:
+    for name in ("bare", "empty"):
+        (tmp_path / name).mkdir()
     for name in ("test_ims.npy", "test_caps.txt"):
-        shutil.copy(scenes / name, tmp_path)
-    places = {**models, "scenes": scenes, "bare": tmp_path}
-    assert crossret("explain", *(argument.format_map(places) for argument in arguments)) == 2
-    assert message in crossret.err
-    assert crossret.err.count("\n") == 1
-    assert crossret.out == ""
+        shutil.copy(scenes / name, tmp_path / "bare")
+    places = {**models, "scenes": scenes, "photographed": photographed, **{n: tmp_path / n for n in ("bare", "empty")}}
+    assert message in crossret.refused("explain", *(word.format_map(places) for word in command.split()))
 
 
 @pytest.mark.parametrize("name", ["scan", "vse", "mhsan"])
@@ -156,22 +155,6 @@ def test_photographs_are_drawn_over(
     assert (tmp_path / "drawn" / "00007-t2i.png").exists()
 
 
-def test_what_photographs_need_is_said(
-    crossret: Cli, photographed: Path, models: dict[str, Path], tmp_path: Path
-) -> None:
-    pictures = photographed / "pictures"
-
-    def mistake(*arguments: str | Path) -> str:
-        assert crossret("explain", models["scan"], *arguments, "--output", tmp_path / "drawn") == 2
-        return crossret.err
-
-    assert "train_ims.npy: its images have no names" in mistake(
-        photographed, "--split", "train", "--photographs", pictures
-    )
-    (tmp_path / "empty").mkdir()
-    assert "empty: no pictures in it" in mistake(photographed, "--photographs", tmp_path / "empty")
-
-
 def test_search_shows_the_names_of_images(
     crossret: Cli, photographed: Path, models: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -185,14 +168,15 @@ def test_search_shows_the_names_of_images(
     assert result["id"] == ["391", "42", "red-ball"][result["image"]]
 
 
-def test_names_that_do_not_fit_are_refused(photographed: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("391\n42\n", r"test_ids.txt: names 2 images, but test_ims.npy has 3"),
+        ("391\n42 \n3\n", r"test_ids.txt, line 2: '42 ' is no name"),
+    ],
+)
+def test_names_that_do_not_fit_are_refused(photographed: Path, tmp_path: Path, names: str, message: str) -> None:
     shutil.copytree(photographed, tmp_path / "data")
-    assert PrecomputedDataset(tmp_path / "data", "test").first(2).ids == ["391", "42"]
-    (tmp_path / "data/test_ids.txt").write_text("".join(f"{name}\n" * 5 for name in ("391", "42", "3")))
-    assert PrecomputedDataset(tmp_path / "data", "test").ids == ["391", "42", "3"]
-    (tmp_path / "data/test_ids.txt").write_text("391\n42\n")
-    with pytest.raises(ValueError, match=r"test_ids.txt: names 2 images, but test_ims.npy has 3"):
-        PrecomputedDataset(tmp_path / "data", "test")
-    (tmp_path / "data/test_ids.txt").write_text("391\n42 \n3\n")
-    with pytest.raises(ValueError, match=r"test_ids.txt, line 2: '42 ' is no name"):
+    (tmp_path / "data/test_ids.txt").write_text(names)
+    with pytest.raises(ValueError, match=message):
         PrecomputedDataset(tmp_path / "data", "test")

@@ -8,29 +8,23 @@ import numpy as np
 import pytest
 import torch
 
-from crossret.data import PrecomputedDataset
-from crossret.data.corpus import PrecomputedCorpus
-from crossret.evaluation import encode_dataset, score_matrix
-from crossret.models.checkpoints import load_model
 from crossret_kernels import maxsim_scores, scan_scores
 from tests.cli.command import Cli
+from tests.cli.test_evaluate import scores_of
 
 
 @pytest.mark.parametrize(
     "options", [["--direction", "i2t", "--pooling", "lse", "--lambda-lse", "5", "--clip-slope", "0"], ["--sum-max"]]
 )
-def test_score(crossret: Cli, tmp_path: Path, options: list[str]) -> None:
+def test_files_are_scored_with_their_options(crossret: Cli, tmp_path: Path, options: list[str]) -> None:
     rng = np.random.default_rng(0)
     regions, words = rng.standard_normal((3, 4, 8), np.float32), rng.standard_normal((5, 6, 8), np.float32)
     lengths = np.array([6, 1, 2, 3, 4])
     for name, array in (("regions", regions), ("words", words), ("lengths", lengths)):
         np.save(tmp_path / f"{name}.npy", array)
     files = {name: tmp_path / f"{name}.npy" for name in ("regions", "words", "lengths", "scores")}
-    code = crossret(
-        *("score", "--regions", files["regions"], "--words", files["words"], "--word-lengths", files["lengths"]),
-        *("--output", files["scores"], "--normalize", *options),
-    )
-    assert code == 0
+    sides = ["--regions", files["regions"], "--words", files["words"], "--word-lengths", files["lengths"]]
+    assert crossret("score", *sides, "--output", files["scores"], "--normalize", *options) == 0
     arguments = (torch.from_numpy(regions), torch.from_numpy(words), None, lengths.tolist())
     if "--sum-max" in options:
         expected = maxsim_scores(*arguments, normalize=True)
@@ -39,7 +33,6 @@ def test_score(crossret: Cli, tmp_path: Path, options: list[str]) -> None:
     np.testing.assert_allclose(np.load(files["scores"], allow_pickle=False), expected.numpy(), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.filterwarnings("error")
 def test_scores_that_are_not_finite_are_written_with_a_warning(crossret: Cli, tmp_path: Path) -> None:
     words = np.ones((3, 2, 4))
     words[1, 0, 0] = 1e300
@@ -55,30 +48,6 @@ def test_scores_that_are_not_finite_are_written_with_a_warning(crossret: Cli, tm
 def test_a_model_scores_a_split(crossret: Cli, data: Path, mhsan: Path, tmp_path: Path) -> None:
     assert crossret("score", mhsan, data, "--split", "dev", "--output", tmp_path / "scores.npy") == 0
     assert crossret.out == f"{tmp_path}/scores.npy: scores of 10 images with 50 captions\n"
-    model, vocabulary = load_model(mhsan / "best")
-    corpus = PrecomputedCorpus(PrecomputedDataset(data, "dev"), vocabulary)
-    expected = score_matrix(model, *encode_dataset(model, corpus))
     scores = np.load(tmp_path / "scores.npy", allow_pickle=False)
     assert scores.dtype == np.float32
-    np.testing.assert_array_equal(scores, expected)
-
-
-OUTPUT = ["--output", "{tmp}/y.npy"]
-MODEL = ["{trained}", "{data}"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([*OUTPUT], "--regions and --words are needed, or RUN and DATA"),
-        (["--split", "dev", *OUTPUT], "--split needs RUN"),
-        ([*MODEL, "--lambda-softmax", "9", *OUTPUT], "--lambda-softmax is for files of features, without RUN"),
-        ([*MODEL, "--output", "{data}/dev_ims.npy"], "dev_ims.npy: what is written would take the place of this input"),
-    ],
-)
-def test_mistakes(crossret: Cli, data: Path, trained: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
-    places = {"data": data, "trained": trained, "tmp": tmp_path}
-    assert crossret("score", *(argument.format_map(places) for argument in arguments)) == 2
-    assert message.format_map(places) in crossret.err
-    assert crossret.err.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
+    np.testing.assert_array_equal(scores, scores_of(mhsan, data, "dev"))

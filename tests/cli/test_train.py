@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,19 +12,7 @@ from crossret.hyperparameters import MODEL_CONFIGS, ParameterGroup, TrainingConf
 from crossret.hyperparameters.settings import settable, spelt
 from crossret.training import load_model
 from tests.cli.command import TINY, Cli
-
-
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The configs of trainings that were asked for, instead of them."""
-    seen: list[Any] = []
-
-    def remember(model: Any, train_data: object, dev_data: object, config: Any, out_dir: Path, **_: object) -> None:
-        seen.append((model.config, config))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("crossret.training.train", remember)
-    return seen
+from tests.cli.conftest import Asked
 
 
 @pytest.mark.parametrize(
@@ -44,18 +31,21 @@ def test_settings_left_out_are_the_preset_s(
     crossret: Cli,
     data: Path,
     tmp_path: Path,
-    seen: list[Any],
+    asked: list[Asked],
     options: list[str],
     schedule: tuple[int, tuple[int, ...], float],
     lambda_softmax: float,
 ) -> None:
     assert crossret("train", data, "--output", tmp_path / "run", *options) == 130
-    ((model, how),) = seen
+    (training,) = asked
+    how = training.schedule
     assert (how.epochs, how.decay_epochs, how.learning_rate) == schedule
-    assert model.lambda_softmax == lambda_softmax
+    assert training.model.lambda_softmax == lambda_softmax
 
 
-def test_every_option_of_the_schedule_is_followed(crossret: Cli, data: Path, tmp_path: Path, seen: list[Any]) -> None:
+def test_every_option_of_the_schedule_is_followed(
+    crossret: Cli, data: Path, tmp_path: Path, asked: list[Asked]
+) -> None:
     """And there are few enough options to be read."""
     changed = {
         "epochs": 3, "decay": "cosine", "decay_epochs": (1, 2), "batch_size": 9, "accumulate": 2, "encode_chunk": 4,
@@ -67,36 +57,12 @@ def test_every_option_of_the_schedule_is_followed(crossret: Cli, data: Path, tmp
     options = [f"{spelling(name)} {spelt(value)}" for name, value in changed.items() if not isinstance(value, bool)]
     options += [spelling(name, value) for name, value in changed.items() if isinstance(value, bool)]
     assert crossret("train", data, "--output", tmp_path / "run", "--seed", "4", *" ".join(options).split()) == 130
-    ((_, how),) = seen
+    how = asked[0].schedule
     assert {name: getattr(how, name) for name in changed} == changed
     assert how.seed == 4
     assert crossret("train", "--help") == 0
     names = set(re.findall(r"^  (--[\w-]+)", crossret.out, re.M))
     assert len(names) <= 45
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--log", "csv", "--log", "excel"], "--log must be one of csv, tensorboard, wandb, not 'excel'"),
-        (["--set", "clusters=3"], "clusters: scan has no such setting; han has"),
-        (["--set", "margin"], "'margin' is not of the form field=value"),
-        (["--set", "epochs=1", "--epochs", "2"], "epochs is set twice"),
-        (["--learning-rate", "nan"], "learning_rate must be a number, not 'nan'"),
-        (
-            ["--set", "lambda_lse=5"],
-            "lambda_lse=5 makes no difference to this scan: leave it out, or choose pooling=lse",
-        ),
-        (["--model", "mhsan", "--set", "feature_dim=16777216"], "make a model that takes"),
-    ],
-)
-def test_options_that_do_not_fit_the_model_are_refused(
-    crossret: Cli, data: Path, tmp_path: Path, options: list[str], message: str
-) -> None:
-    assert crossret("train", data, "--output", tmp_path / "run", *options) == 2
-    assert message in crossret.err
-    assert crossret.err.count("\n") == 1
-    assert not (tmp_path / "run").exists()
 
 
 def test_word_vectors_are_a_start(crossret: Cli, data: Path, tmp_path: Path) -> None:
@@ -118,7 +84,7 @@ def test_word_vectors_are_a_start(crossret: Cli, data: Path, tmp_path: Path) -> 
 
 
 def test_what_presets_lists_can_be_typed(
-    crossret: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: list[Any]
+    crossret: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[Asked]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "400")
     assert crossret("presets") == 0
@@ -128,7 +94,7 @@ def test_what_presets_lists_can_be_typed(
     _, preset, fields, schedule = rows[-1]
     command = ["train", data, "--output", tmp_path / "run", "--model", "vse"]
     assert crossret(*command, "--preset", preset) == crossret(*command, "--set", f"{fields} {schedule}") == 130
-    assert seen[0] == seen[1]
+    assert asked[0] == asked[1]
 
 
 def test_no_bar_is_drawn_into_a_file(
@@ -138,10 +104,3 @@ def test_no_bar_is_drawn_into_a_file(
     assert crossret("train", data, "--output", tmp_path / "run", "--epochs", "2", *TINY) == 0
     lines = [line for line in crossret.err.splitlines() if line[0] not in "┌│└"]  # the summary
     assert [line.split("  ")[0] for line in lines] == ["epoch 1", "epoch 2"]
-
-
-def test_features_are_held_by_gpus_alone(crossret: Cli, data: Path, tmp_path: Path, seen: list[Any]) -> None:
-    command = ["train", data, "--output", tmp_path / "run", "--gpu-features", "2"]
-    assert crossret(*command, "--device", "cpu") == 2
-    assert crossret.err == "crossret: --gpu-features makes no difference on the CPU\n"
-    assert not seen

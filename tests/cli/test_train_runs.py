@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,25 +16,12 @@ from crossret.files.toml import read_toml
 from crossret.hyperparameters import MODEL_CONFIGS
 from crossret.training import load_model
 from tests.cli.command import TINY, TINY_MODELS, Cli
+from tests.cli.conftest import Asked
 
 OPTIONS = [*TINY, "--epochs", "2", "--decay-epochs", "1", "--patience", "5", "--warmup-steps", "3", "--accumulate", "2"]
 
 
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What trainings were asked for, instead of them."""
-    seen: list[Any] = []
-
-    def remember(model: Any, train_data: Any, dev_data: object, config: Any, out_dir: Path, **others: Any) -> None:
-        logs = [type(callback).__name__ for callback in others["callbacks"]]
-        seen.append((model.config, config, train_data.vocabulary.idx2word, logs))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("crossret.training.train", remember)
-    return seen
-
-
-@pytest.mark.parametrize("model", MODEL_CONFIGS)
+@pytest.mark.parametrize("model", ["scan", "han"])
 def test_a_run_s_settings_do_the_same_again(
     crossret: Cli, data: Path, tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,7 +38,7 @@ def test_a_run_s_settings_do_the_same_again(
     assert "test: 10 images" in crossret.out
 
 
-def test_what_is_typed_beside_a_file_wins(crossret: Cli, data: Path, tmp_path: Path, seen: list[Any]) -> None:
+def test_what_is_typed_beside_a_file_wins(crossret: Cli, data: Path, tmp_path: Path, asked: list[Asked]) -> None:
     settings = tmp_path / "mine.toml"
     settings.write_text(
         f'data = "{data}"\nmodel = "han"\nsettings = ["layers=1 p=2", "epochs=7"]\ndecay_epochs = "2,3"\namp = true\n'
@@ -60,12 +46,13 @@ def test_what_is_typed_beside_a_file_wins(crossret: Cli, data: Path, tmp_path: P
     )
     command = ["train", "--config", settings, "--output", tmp_path / "run"]
     assert crossret(*command, "--epochs", "9", "--no-amp", "--set", "layers=2") == crossret(*command) == 130
-    (typed, schedule, words, logs), (read, read_schedule, _, _) = seen
-    assert (typed.kind, typed.layers, typed.p, read.layers) == ("han", 2, 2, 1)
-    assert (schedule.epochs, schedule.amp, schedule.decay_epochs, schedule.learning_rate) == (9, False, (2, 3), 1e-3)
-    assert (read_schedule.epochs, read_schedule.amp) == (7, True)
-    assert len(words) > 100
-    assert logs == ["TensorBoard", "Curves", "Announced"]
+    typed, read = asked
+    assert (typed.model.kind, typed.model.layers, typed.model.p, read.model.layers) == ("han", 2, 2, 1)
+    how = typed.schedule
+    assert (how.epochs, how.amp, how.decay_epochs, how.learning_rate) == (9, False, (2, 3), 1e-3)
+    assert (read.schedule.epochs, read.schedule.amp) == (7, True)
+    assert len(typed.words) > 100
+    assert typed.callbacks == ["TensorBoard", "Curves", "Announced"]
 
 
 @pytest.mark.parametrize(
@@ -80,33 +67,31 @@ def test_what_is_typed_beside_a_file_wins(crossret: Cli, data: Path, tmp_path: P
         ("epochs =", "mine.toml: not TOML"),
     ],
 )
-def test_settings_that_are_none_are_named(
-    crossret: Cli, data: Path, tmp_path: Path, text: str, message: str, seen: list[Any]
-) -> None:
+def test_settings_that_are_none_are_named(crossret: Cli, data: Path, tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "mine.toml").write_text(text)
     given = [] if text.startswith("data") else [data]
-    assert crossret("train", *given, "--config", tmp_path / "mine.toml", "--output", tmp_path / "run") == 2
-    assert message in crossret.err
-    assert crossret.err.count("\n") == 1
+    assert message in crossret.refused(
+        "train", *given, "--config", tmp_path / "mine.toml", "--output", tmp_path / "run"
+    )
     assert not (tmp_path / "run").exists()
 
 
 def test_a_choice_typed_beside_a_run_s_settings_brings_its_own(
-    crossret: Cli, data: Path, trained: Path, tmp_path: Path, seen: list[Any]
+    crossret: Cli, data: Path, trained: Path, tmp_path: Path, asked: list[Asked]
 ) -> None:
     command = ["train", "--config", trained / "run.toml", "--output", tmp_path / "run"]
     assert crossret(*command, "--preset", "coco_t2i_avg", "--set", "margin=0.4") == 130, crossret.err
     assert crossret(*command, "--model", "han", "--batch-size", "7") == 130, crossret.err
     assert crossret(*command, "--model", "scan", "--preset", "f30k_i2t_lse") == 130, crossret.err
     assert crossret(*command, "--fine-tune", trained) == 130, crossret.err
-    (coco, coco_schedule, _, _), (han, han_schedule, _, _), (same, same_schedule, _, _), (tuned, _, _, _) = seen
-    vocabulary = {"image_dim": 6, "vocabulary_size": coco.vocabulary_size}
-    assert coco == MODEL_CONFIGS["scan"].preset("coco_t2i_avg", margin=0.4, **vocabulary)
-    assert coco_schedule == MODEL_CONFIGS["scan"].schedule("coco_t2i_avg")
-    assert han == MODEL_CONFIGS["han"].preset("f30k", **vocabulary)
-    assert han_schedule == MODEL_CONFIGS["han"].schedule("f30k", batch_size=7)
-    assert (same.embed_dim, same_schedule.epochs, same_schedule.batch_size) == (8, 2, 16)
-    assert tuned == load_model(trained / "best")[0].config
+    coco, han, same, tuned = asked
+    vocabulary = {"image_dim": 6, "vocabulary_size": coco.model.vocabulary_size}
+    assert coco.model == MODEL_CONFIGS["scan"].preset("coco_t2i_avg", margin=0.4, **vocabulary)
+    assert coco.schedule == MODEL_CONFIGS["scan"].schedule("coco_t2i_avg")
+    assert han.model == MODEL_CONFIGS["han"].preset("f30k", **vocabulary)
+    assert han.schedule == MODEL_CONFIGS["han"].schedule("f30k", batch_size=7)
+    assert (same.model.embed_dim, same.schedule.epochs, same.schedule.batch_size) == (8, 2, 16)
+    assert tuned.model == load_model(trained / "best")[0].config
 
 
 def test_settings_are_those_of_a_training_that_was_not_refused(crossret: Cli, data: Path, tmp_path: Path) -> None:
@@ -158,8 +143,7 @@ def test_a_model_is_told_and_keeps_whether_regions_are_in_spatial_order(
     assert crossret(*train, tmp_path / "ordered") == 0, crossret.err
     assert f"in spatial order, from the top down, by {boxed}/train_boxes.npy" in crossret.err
     needed = f"{boxed}/test_boxes.npy: no such file, but the model was made to read regions in the order of their boxes"
-    assert crossret("evaluate", tmp_path / "ordered", boxed) == 2
-    assert crossret.err == f"crossret: {needed}\n"
+    assert crossret.refused("evaluate", tmp_path / "ordered", boxed) == f"crossret: {needed}\n"
     (boxed / "dev_boxes.npy").unlink()
     assert crossret(*train, tmp_path / "half") == 2
     assert f"{boxed}/dev_boxes.npy: no such file, but " in crossret.err
@@ -181,29 +165,30 @@ def test_fine_tuning_goes_on_from_a_model(crossret: Cli, data: Path, trained: Pa
     assert crossret(*command, "--learning-rate", "1e-30", "--set", "margin=0.3", "--epochs", "2", "--resume") == 0
 
 
-@pytest.mark.parametrize("model", TINY_MODELS)
-def test_every_model_trains_by_any_loss(crossret: Cli, data: Path, tmp_path: Path, model: str) -> None:
-    """Its numbers are learnt and saved with the model; a training of two epochs is one that was resumed."""
-    command = ["train", data, "--model", model, *TINY, *TINY_MODELS[model], "--threads", "1", "--output"]
-    starts = {"infonce": {"log_scale": np.log(1 / 0.07)}, "sigmoid": {"log_scale": np.log(10), "bias": -10.0}}
-    for loss, numbers in starts.items():
-        run = tmp_path / loss
-        assert crossret(*command, run, "--loss", loss, "--epochs", "2") == 0, crossret.err
-        learnt, _ = load_model(run / "best")
-        assert learnt.config.loss == loss
-        found = {
-            name.rpartition("matching_loss.")[2]: parameter.item()
-            for name, parameter in learnt.named_parameters()
-            if "matching_loss." in name
-        }
-        assert found.keys() == numbers.keys()
-        assert all(found[name] != pytest.approx(start, abs=1e-5) for name, start in numbers.items())
-        terms = json.loads((run / "log.jsonl").read_text().splitlines()[0])
-        assert loss in terms or model in ("scan", "han", "vse", "oan")
-    again = tmp_path / "again"
-    assert crossret(*command, again, "--set", "loss=sigmoid", "--epochs", "1") == 0, crossret.err
-    assert crossret(*command, again, "--loss", "sigmoid", "--epochs", "2", "--resume") == 0, crossret.err
-    assert (again / "checkpoint.safetensors").read_bytes() == (run / "checkpoint.safetensors").read_bytes()
+@pytest.mark.parametrize(("model", "loss"), [*((model, "sigmoid") for model in TINY_MODELS), ("scan", "infonce")])
+def test_the_loss_s_numbers_are_learnt_and_saved(
+    crossret: Cli, data: Path, tmp_path: Path, model: str, loss: str
+) -> None:
+    run, options = tmp_path / "run", [*TINY, *TINY_MODELS[model], "--threads", "1", "--epochs", "1"]
+    command = ["train", data, "--model", model, *options, "--output"]
+    starts = {"infonce": {"log_scale": np.log(1 / 0.07)}, "sigmoid": {"log_scale": np.log(10), "bias": -10.0}}[loss]
+    assert crossret(*command, run, "--loss", loss) == 0, crossret.err
+    learnt, _ = load_model(run / "best")
+    assert learnt.config.loss == loss
+    found = {
+        name.rpartition("matching_loss.")[2]: parameter.item()
+        for name, parameter in learnt.named_parameters()
+        if "matching_loss." in name
+    }
+    assert found.keys() == starts.keys()
+    assert all(found[name] != pytest.approx(start, abs=1e-5) for name, start in starts.items())
+    terms = json.loads((run / "log.jsonl").read_text().splitlines()[0])
+    assert loss in terms or model in ("scan", "han", "vse", "oan")
+    if loss == "infonce":  # a training of two epochs is one that was resumed
+        assert crossret(*command, run, "--set", f"loss={loss}", "--epochs", "2", "--resume") == 0, crossret.err
+        assert crossret(*command, tmp_path / "whole", "--loss", loss, "--epochs", "2") == 0, crossret.err
+        straight, resumed = (path / "checkpoint.safetensors" for path in (tmp_path / "whole", run))
+        assert straight.read_bytes() == resumed.read_bytes()
 
 
 def test_a_fine_tuned_model_may_have_another_loss(crossret: Cli, data: Path, trained: Path, tmp_path: Path) -> None:
@@ -219,35 +204,6 @@ def test_a_fine_tuned_model_may_have_another_loss(crossret: Cli, data: Path, tra
     assert back.keys() == base.keys()
     for name, tensor in base.items():
         torch.testing.assert_close(back[name], tensor)
-
-
-def test_what_the_loss_does_not_use_is_refused(crossret: Cli, data: Path, tmp_path: Path) -> None:
-    options = ["train", data, "--output", tmp_path / "run", "--loss", "infonce"]
-    assert crossret(*options, "--set", "margin=0.3") == 2
-    assert "margin=0.3 makes no difference to this scan: leave it out, or choose loss=triplet" in crossret.err
-    assert crossret(*options, "--set", "loss=sigmoid") == 2
-    assert "loss is set twice" in crossret.err
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--set", "embed_dim=16"], "'image.fc.weight' is (8, 6) torch.float32; with the hyper-parameters"),
-        (["--model", "han"], "--model han: the model of --fine-tune"),
-        (["--min-count", "3"], "--min-count makes no difference with --fine-tune"),
-        (["--vocabulary", "{vectors}"], "--vocabulary makes no difference with --fine-tune"),
-        (["--word-vectors", "{vectors}"], "--word-vectors makes no difference with --fine-tune"),
-    ],
-)
-def test_fine_tuning_refuses_what_does_not_fit(
-    crossret: Cli, data: Path, trained: Path, tmp_path: Path, options: list[str], message: str
-) -> None:
-    (tmp_path / "vectors.txt").write_text("a 1 2 3 4\n")
-    options = [option.format(vectors=tmp_path / "vectors.txt") for option in options]
-    assert crossret("train", data, "--output", tmp_path / "run", "--fine-tune", trained, *options) == 2
-    assert message in crossret.err
-    assert crossret.err.count("\n") == 1
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.fixture
@@ -279,44 +235,42 @@ def test_the_first_images_of_dev_decide_where_that_is_asked_for(
     for name in ("checkpoint.safetensors", "run.toml", "log.jsonl"):
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "settings" / name).read_bytes()
     for other, images in (([*command[:-1], "5"], 5), (command[:-2], 10)):
-        assert crossret(*other, "--resume") == 2
-        assert f"was trained with development images = 4, not {images}" in crossret.err
+        assert f"was trained with development images = 4, not {images}" in crossret.refused(*other, "--resume")
     assert crossret(*command, "--resume") == 0, crossret.err
-    assert crossret(*command[:-1], "11", "--resume") == 2
-    assert crossret.err == f"crossret: {data}/dev_ims.npy: has 10 images, of which the first 11 cannot be taken\n"
+    err = crossret.refused(*command[:-1], "11", "--resume")
+    assert err == f"crossret: {data}/dev_ims.npy: has 10 images, of which the first 11 cannot be taken\n"
 
 
 def test_the_words_of_a_file_are_taken(
-    crossret: Cli, data: Path, trained: Path, tmp_path: Path, seen: list[Any]
+    crossret: Cli, data: Path, trained: Path, tmp_path: Path, asked: list[Asked]
 ) -> None:
     Vocabulary(["picture", "zebra", "a"]).save(tmp_path / "vocabulary.json")
     command = ["train", data, "--output", tmp_path / "run", *TINY, "--vocabulary", tmp_path / "vocabulary.json"]
     assert crossret(*command) == 130, crossret.err
-    model, _, words, _ = seen[-1]
+    words = asked[-1].words
     assert words[4:] == ["picture", "zebra", "a"]
-    assert model.vocabulary_size == 7
+    assert asked[-1].model.vocabulary_size == 7
     for option in (["--min-count", "2"], ["--count-dev"]):
-        assert crossret(*command, *option) == 2
-        assert crossret.err == f"crossret: {option[0]} makes no difference with --vocabulary\n"
+        assert crossret.refused(*command, *option).endswith(f" {option[0]} makes no difference with --vocabulary\n")
     # Of a run's settings what is typed otherwise is no longer meant.
     command = ["train", "--config", trained / "run.toml", "--output", tmp_path / "run"]
     assert crossret(*command, "--vocabulary", tmp_path / "vocabulary.json") == 130, crossret.err
-    assert seen[-1][2] == words
+    assert asked[-1].words == words
     (tmp_path / "vocabulary.json").write_text('{"word2idx": {}}')
-    assert crossret(*command, "--vocabulary", tmp_path / "vocabulary.json") == 2
-    assert crossret.err.startswith(f"crossret: {tmp_path}/vocabulary.json: words 0 to 3 must be <pad>, ")
+    err = crossret.refused(*command, "--vocabulary", tmp_path / "vocabulary.json")
+    assert err.startswith(f"crossret: {tmp_path}/vocabulary.json: words 0 to 3 must be <pad>, ")
 
 
 def test_the_words_of_dev_are_counted_where_that_is_asked_for(
-    crossret: Cli, cut: Path, tmp_path: Path, seen: list[Any]
+    crossret: Cli, cut: Path, tmp_path: Path, asked: list[Asked]
 ) -> None:
     captions = (cut / "dev_caps.txt").read_text()
     (cut / "dev_caps.txt").write_text(captions.replace("picture 0", "zebra 0 quagga"))
     command = ["train", cut, "--output", tmp_path / "run", *TINY, "--min-count", "5"]
     assert crossret(*command) == crossret(*command, "--count-dev") == 130, crossret.err
     assert crossret(*command, "--count-dev", "--set", "max_words=2", "--dev-images", "1") == 130, crossret.err
-    without, counted, cut_short = (set(words) for _, _, words, _ in seen)
+    without, counted, cut_short = (set(training.words) for training in asked)
     assert counted - without == {"zebra", "quagga"}
     assert {"zebra", "99"} <= cut_short  # of all dev
     assert not cut_short & {"quagga", "v"}  # which the model never reads
-    assert seen[-1][0].max_words == 2
+    assert asked[-1].model.max_words == 2

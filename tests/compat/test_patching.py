@@ -54,12 +54,7 @@ def patch_of(replacements: dict[str, Any]) -> Patch:
 
 def test_every_place(made_up: dict[str, ModuleType]) -> None:
     both = staticmethod(ours)
-    patch = Patch(
-        "made_up",
-        "made-up>=2",
-        "pip install made-up",
-        {"made_up.scores:score": ours, "made_up.scores:Scorer.both": both},
-    )
+    patch = patch_of({"made_up.scores:score": ours, "made_up.scores:Scorer.both": both})
     before = state(made_up)
     for _ in range(2):
         patch.patch()
@@ -78,9 +73,7 @@ def test_every_place(made_up: dict[str, ModuleType]) -> None:
 
 def test_another_version_is_left_alone(made_up: dict[str, ModuleType]) -> None:
     before = state(made_up)
-    patch = Patch(
-        "made_up", "made-up>=2", "pip install made-up", {"made_up.scores:score": ours, "made_up.scores:gone": ours}
-    )
+    patch = patch_of({"made_up.scores:score": ours, "made_up.scores:gone": ours})
     with pytest.raises(ImportError, match=r"made-up has no made_up\.scores:gone: patch\(\) wants made-up>=2; pip"):
         patch.patch()
     patch.unpatch()

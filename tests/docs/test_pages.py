@@ -26,9 +26,12 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 NAME = re.compile(r"`(crossret(?:_kernels)?(?:\.\w+)+)`")
 # What would take minutes runs at a smaller size; what needs a download stands in a block "text".
 SHORTER = {
-    "render-scenes": ["--train", "20", "--dev", "5", "--test", "20"],
+    "render-scenes": ["--train", "20", "--dev", "5", "--test", "20", "--workers", "1"],
     "train": ["--epochs", "1", "--set", "embed_dim=16"],
 }
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def snippets(page: Path) -> list[tuple[str, str]]:
@@ -44,7 +47,7 @@ def name_of(page: Path) -> str:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Data that pages take for granted: scenes, and features of the size of published ones, of few images."""
     directory = tmp_path_factory.mktemp("world")
-    render_scenes(directory / "scenes", train=20, dev=5, test=20, seed=0)
+    render_scenes(directory / "scenes", train=20, dev=5, test=20, seed=0, workers=1)
     random = np.random.default_rng(0)
     published = directory / "data" / "f30k_precomp"
     published.mkdir(parents=True)

@@ -24,7 +24,7 @@ def test_own_loop(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_search_service(tmp_path: Path) -> None:
     scenes, run, embeddings = tmp_path / "scenes", tmp_path / "run", tmp_path / "embeddings"
-    render_scenes(scenes, train=1, dev=1, test=8)
+    render_scenes(scenes, train=1, dev=1, test=8, workers=1)
     (scenes / "test_ids.txt").write_text("".join(f"photo-{number}\n" for number in range(8)))
     data = PrecomputedDataset(scenes, "test")
     words = Vocabulary.build(data.captions, min_count=1)

@@ -1,4 +1,4 @@
-"""Tiny models of every family, once a session; the library keeps to folders."""
+"""Scenes and tiny models of every family, once a session; the library keeps to folders."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from PIL import Image
 
 pytest.importorskip("transformers", reason="encoders are those of transformers")
 
+from crossret.data import render_scenes
+from tests.cli.command import Cli
 from tests.extraction.models import PICTURE_MODELS, save_bert, save_pictures_model, save_two_towers
 
 
@@ -18,6 +20,24 @@ from tests.extraction.models import PICTURE_MODELS, save_bert, save_pictures_mod
 def offline(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> None:
     """What is no folder is looked for in the cache alone."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture
+def crossret(capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(capsys)
+
+
+@pytest.fixture(scope="session")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Scenes with features, and files that name the pictures of their captions, five each."""
+    directory = tmp_path_factory.mktemp("scenes")
+    render_scenes(directory, train=12, dev=4, test=4, seed=0, workers=1)
+    for split in ("train", "dev", "test"):
+        captions = iter((directory / f"{split}_caps.txt").read_text().splitlines())
+        pictures = sorted((directory / "images" / split).iterdir())
+        lines = [f"{path.name}#{number}\t{next(captions)}\n" for path in pictures for number in range(5)]
+        (directory / f"{split}.tsv").write_text("".join(lines))
+    return directory
 
 
 @pytest.fixture(scope="session")

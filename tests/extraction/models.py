@@ -9,24 +9,9 @@ from typing import Any
 import torch
 
 WORDS = [
-    "a",
-    "small",
-    "large",
-    "red",
-    "green",
-    "blue",
-    "circle",
-    "square",
-    "triangle",
-    "left",
-    "right",
-    "of",
-    "above",
-    "below",
-    "the",
-    "and",
-    "is",
-]
+    "a", "small", "large", "red", "green", "blue", "circle", "square", "triangle", "left", "right", "of", "above",
+    "below", "the", "and", "is",
+]  # fmt: skip
 SIDE, PATCH, DIM = 32, 8, 16
 _LAYERS = {"hidden_size": DIM, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 _VISION = {**_LAYERS, "image_size": SIDE, "patch_size": PATCH}
@@ -79,17 +64,9 @@ _SWIN: dict[str, Any] = {
     "window_size": 4,
 }
 GRIDS = [
-    "clip_vision_model",
-    "siglip_vision_model",
-    "vit",
-    "dinov2",
-    "dinov2_with_registers",
-    "dinov3_vit",
-    "swin",
-    "swinv2",
-    "resnet",
-    "convnext",
-]
+    "clip_vision_model", "siglip_vision_model", "vit", "dinov2", "dinov2_with_registers", "dinov3_vit", "swin",
+    "swinv2", "resnet", "convnext",
+]  # fmt: skip
 PICTURE_MODELS = [*GRIDS, "siglip2_vision_model"]
 
 

@@ -40,16 +40,14 @@ def test_a_split_of_the_files_own(tmp_path: Path) -> None:
     assert read(tmp_path, "a.jpg\tx\n", split="mine") == {"a.jpg": ["x"]}
 
 
-def test_extract_takes_its_split_of_the_files_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    crossret = Cli(capsys)
-    (tmp_path / "pictures").mkdir()
-    Image.new("RGB", (20, 20)).save(tmp_path / "pictures/a.png")
+def test_extract_takes_its_split_of_the_files_own(tmp_path: Path, crossret: Cli) -> None:
+    """And loads the encoder behind the captions."""
+    Image.new("RGB", (20, 20)).save(tmp_path / "a.png")
     (tmp_path / "x.json").write_text('[{"image": "a.png", "caption": "x", "split": "val"}]')
-    options = ["--encoder", tmp_path / "no encoder", "--output", tmp_path / "data", "--captions", tmp_path / "x.json"]
-    assert crossret("extract", tmp_path / "pictures", *options, "--split", "test") == 2
-    assert crossret.err == f"crossret: {tmp_path}/x.json: no images of split test, but of val\n"
-    assert crossret("extract", tmp_path / "pictures", *options, "--split", "dev") == 2
-    assert "no encoder" in crossret.err  # which is loaded after captions are read
+    command = ["extract", tmp_path, "--encoder", tmp_path / "no encoder", "--output", tmp_path / "data"]
+    command += ["--captions", tmp_path / "x.json", "--split"]
+    assert crossret.refused(*command, "test") == f"crossret: {tmp_path}/x.json: no images of split test, but of val\n"
+    assert "no encoder" in crossret.refused(*command, "dev")
 
 
 @pytest.mark.parametrize(
@@ -64,9 +62,13 @@ def test_a_split_of_pictures_beside_any_file(ending: str, text: str, tmp_path: P
     (tmp_path / "dev").mkdir()
     for name, width in (("a", 20), ("b", 30)):
         Image.new("RGB", (width, 10)).save(tmp_path / f"dev/{name}.png")
+    (tmp_path / "dev/notes.txt").touch()
     (tmp_path / f"dev{ending}").write_text(text)
-    with pytest.warns(UserWarning, match=r"/dev: left out, as they have no captions: 1$"):
+    with pytest.warns(UserWarning) as told:
         found = PictureSplit(tmp_path, "dev", Columns())
+    assert [str(warning.message) for warning in told] == [
+        f"{tmp_path}/dev: left out, as {why}: 1" for why in ("they have no captions", "they are no pictures")
+    ]
     assert (found.ids, found.captions, found.n_regions) == (["a"], ["one, two", "three"], 2)
     assert found.image_of_caption.tolist() == [0, 0]
 

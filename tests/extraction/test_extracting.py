@@ -250,20 +250,37 @@ def test_a_batch_of_which_nothing_can_be_read(folder: Path, tmp_path: Path) -> N
     assert not (tmp_path / "none").exists()
 
 
-def test_what_is_wrong_is_named_before_anything_is_encoded(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("files", "captions", "message"),
+    [
+        ({}, "b.png\tx\nz.png\ty\n", r"captions\.tsv, line 2: there is no picture 'z\.png' in .*photographs"),
+        ({}, "b.png\tx\nnotes.txt\ty\n", r"captions\.tsv, line 2: 'notes\.txt' is no picture in .*photographs"),
+        ({"a .png": (20, 5)}, None, "no white space at an end: rename it"),
+        ({"a.jpg": (20, 5)}, None, "has the same id as a.jpg, a: rename one"),
+        ({"a.png": (5, 5)}, None, r"a\.png: columns cannot take it \(it is too narrow\)"),
+        ({"a.png": None}, None, r"a\.png: not a readable image"),
+    ],
+)
+def test_what_is_wrong_is_named_and_leaves_nothing(
+    folder: Path, tmp_path: Path, files: dict[str, tuple[int, int] | None], captions: str | None, message: str
+) -> None:
+    for name, size in files.items():
+        if size is None:
+            (folder / name).write_text("no picture")
+        else:
+            Image.new("RGB", size).save(folder / name)
+    if captions is not None:
+        (folder / "captions.tsv").write_text(captions)
+    with pytest.raises(ValueError, match=message):
+        if captions is None:
+            extract_pictures(folder, Columns(), tmp_path / "data", "test")
+        else:
+            extract(folder, tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
+def test_what_is_there_must_fit(folder: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    for name, why in (("z.png", "there is no picture 'z.png'"), ("notes.txt", "'notes.txt' is no picture")):
-        (folder / "captions.tsv").write_text(f"b.png\tx\n{name}\ty\n")
-        with pytest.raises(ValueError, match=rf"captions\.tsv, line 2: {why} in .*photographs"):
-            extract(folder, data)
-    for name, message in (
-        ("a .png", "no white space at an end: rename it"),
-        ("a.jpg", "has the same id as a.jpg, a: rename one"),
-    ):
-        Image.new("RGB", (20, 5)).save(folder / name)
-        with pytest.raises(ValueError, match=message):
-            extract_pictures(folder, Columns(), data, "test")
-        (folder / name).unlink()
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"empty: no pictures in it"):
         extract_pictures(tmp_path / "empty", Columns(), data, "test")
@@ -271,29 +288,12 @@ def test_what_is_wrong_is_named_before_anything_is_encoded(folder: Path, tmp_pat
         extract_pictures(folder, Columns(), data, "test", texts=Columns())
     assert not data.exists()
     data.mkdir()
+    (data / "test_caps.txt").write_text("x\ny\n")
+    with pytest.raises(ValueError, match=r"test_caps\.txt: 2 captions of 7 pictures: there must be as many of each"):
+        extract_pictures(folder, Columns(), data, "test", texts=Columns())
     (data / "test_boxes.npy").touch()
     with pytest.raises(FileExistsError, match=r"test_boxes\.npy: is there already"):
         extract_pictures(folder, Columns(), data, "test")
-
-
-def test_pictures_that_the_encoder_cannot_take_are_named(folder: Path, tmp_path: Path) -> None:
-    Image.new("RGB", (5, 5)).save(folder / "a.png")
-    with pytest.raises(ValueError, match=r"a\.png: columns cannot take it \(it is too narrow\)"):
-        extract_pictures(folder, Columns(), tmp_path / "data", "test")
-
-
-def test_what_failed_at_once_leaves_nothing(folder: Path, tmp_path: Path) -> None:
-    (folder / "b.png").write_text("no picture")
-    with pytest.raises(ValueError, match="not a readable image"):
-        extract(folder, tmp_path / "data")
-    assert not (tmp_path / "data").exists()
-
-
-def test_captions_that_do_not_fit_the_pictures(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "test_caps.txt").write_text("x\ny\n")
-    with pytest.raises(ValueError, match=r"test_caps\.txt: 2 captions of 7 pictures: there must be as many of each"):
-        extract_pictures(folder, Columns(), tmp_path / "data", "test", texts=Columns())
 
 
 def test_features_that_are_not_finite_are_named(folder: Path, tmp_path: Path) -> None:
@@ -306,14 +306,3 @@ def test_features_that_are_not_finite_are_named(folder: Path, tmp_path: Path) ->
     options = Options(half=True)
     with pytest.raises(ValueError, match=r"b\.png: features are not finite in float16; --float32 has room"):
         extract_pictures(folder, Large(), tmp_path / "data", "test", options=options)
-
-
-def test_pictures_are_read_as_they_are_shown(folder: Path, tmp_path: Path) -> None:
-    """A photograph that a camera took upright lies on its side in the file, and says so."""
-    for path in folder.glob("*.png"):
-        path.unlink()
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    Image.new("RGB", (8, 30)).save(folder / "a.jpg", exif=exif)
-    extract_pictures(folder, Columns(), tmp_path / "data", "test")
-    assert np.load(tmp_path / "data" / "test_boxes.npy")[0, -1].tolist() == [20, 0, 30, 8]

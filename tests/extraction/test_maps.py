@@ -11,7 +11,6 @@ from PIL import Image
 from torch import nn
 
 from crossret.extraction import MapEncoder, load_picture_encoder
-from tests.cli.command import Cli
 
 PACKAGE = """
 import torch
@@ -47,15 +46,6 @@ def test_tokens_are_the_maps_cells(package: str) -> None:
     assert tokens.boxes is not None
     assert tokens.boxes[[0, 4]].tolist() == [[0, 0, 16, 16], [16, 16, 32, 32]]
     assert tokens.boxes[[6, 10]].tolist() == [[0, 0, 32, 48], [32, 48, 64, 96]]
-
-
-def test_the_command_takes_it(package: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("a", "b"):
-        (tmp_path / "pictures").mkdir(exist_ok=True)
-        Image.new("RGB", (20, 30), "red").save(tmp_path / "pictures" / f"{name}.png")
-    command = ["extract", str(tmp_path / "pictures"), "--encoder", f"{package}:encoder"]
-    assert Cli(capsys)(*command, "--output", tmp_path / "data") == 0
-    assert np.load(tmp_path / "data" / "train_ims.npy").shape == (2, 6, 5)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""colpali-engine itself on crossret: losses and processors patched, under a Trainer and under Lightning."""
+"""colpali-engine itself on crossret: losses and processors patched, and trained by Lightning."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def encoded(encoder: Encoder, own: dict[str, Tensor], negatives: bool) -> list[T
 @pytest.mark.parametrize(
     "name", ["ColbertLoss", "ColbertPairwiseCELoss", "ColbertNegativeCELoss", "ColbertPairwiseNegativeCELoss"]
 )
-def test_losses(name: str, filtering: bool) -> None:
+def test_losses(name: str, filtering: bool, request: pytest.FixtureRequest) -> None:
     encoder, own = Encoder(), batch()
     loss = getattr(losses, name)(pos_aware_negative_filtering=filtering)
 
@@ -68,11 +68,8 @@ def test_losses(name: str, filtering: bool) -> None:
         return gradients(encoder, lambda: loss(*encoded(encoder, own, "Negative" in name)))
 
     theirs = step()
-    compat.patch()
-    try:
-        check_same(step(), theirs)
-    finally:
-        compat.unpatch()
+    request.getfixturevalue("patched")
+    check_same(step(), theirs)
 
 
 def test_patch() -> None:
@@ -90,57 +87,29 @@ def test_patch() -> None:
     assert vars(processor)["score_multi_vector"] is before[1]
 
 
-class Trained(nn.Module):
-    """An encoder with its loss, as Hugging Face's Trainer takes one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder, self.loss = Encoder(), losses.ColbertLoss()
-
-    def forward(self, **own: Tensor) -> dict[str, Tensor]:
-        return {"loss": self.loss(*encoded(self.encoder, own, False))}
-
-
-def rows() -> list[dict[str, Tensor]]:
-    own = batch()
-    return [{name: tensor[index] for name, tensor in own.items()} for index in range(4)]
-
-
-@pytest.mark.usefixtures("patched")
-@pytest.mark.filterwarnings("ignore")
-def test_hugging_face_trainer(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason=WHY)
-    model = Trained()
-    before = model(**batch())["loss"].item()
-    arguments = transformers.TrainingArguments(
-        output_dir=str(tmp_path), max_steps=5, per_device_train_batch_size=4, learning_rate=1e-2, report_to=[],
-        save_strategy="no", use_cpu=True, disable_tqdm=True, remove_unused_columns=False,
-    )  # fmt: skip
-    transformers.Trainer(model, arguments, train_dataset=rows()).train()
-    assert model(**batch())["loss"].item() < before
-
-
 @pytest.mark.usefixtures("patched")
 @pytest.mark.filterwarnings("ignore")
 def test_lightning(tmp_path: Path) -> None:
+    """Losses learn in its mixed precision."""
     lightning: Any = pytest.importorskip("lightning", reason=WHY)
 
     class Module(lightning.LightningModule):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
             super().__init__()
-            self.trained = Trained()
+            self.encoder, self.loss = Encoder(), losses.ColbertLoss()
 
         def training_step(self, own: dict[str, Tensor], _index: int) -> Tensor:
-            return self.trained(**own)["loss"]
+            return self.loss(*encoded(self.encoder, own, False))
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.Adam(self.parameters(), 1e-2)
 
-    module = Module()
-    before = module.trained(**batch())["loss"].item()
+    module, own = Module(), batch()
+    before = module.training_step(own, 0).item()
+    rows = [{name: tensor[index] for name, tensor in own.items()} for index in range(4)]
     trainer = lightning.Trainer(
         max_epochs=5, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
         default_root_dir=tmp_path, precision="bf16-mixed",
     )  # fmt: skip
-    trainer.fit(module, torch.utils.data.DataLoader(rows(), batch_size=4))
-    assert module.trained(**batch())["loss"].item() < before
+    trainer.fit(module, torch.utils.data.DataLoader(rows, batch_size=4))
+    assert module.training_step(own, 0).item() < before

@@ -18,35 +18,26 @@ CORNERS = np.array([0, 0, 1, 1])
 FEATURES, BOXES = RNG.standard_normal((5, 3, 4)), RNG.random((5, 3, 4)) + CORNERS
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_an_array_is_written_in_float32_and_float16_as_it_is(tmp_path: Path, dtype: type[np.floating]) -> None:
-    np.save(tmp_path / "x.npy", FEATURES.astype(dtype))
-    np.save(tmp_path / "boxes.npy", BOXES)
-    steps: list[tuple[int, int]] = []
-    source = ArrayFile(tmp_path / "x.npy", tmp_path / "boxes.npy")
-    import_features(source, tmp_path / "data", "test", regions=2, progress=lambda *step: steps.append(step))
-    written = np.load(tmp_path / "data" / "test_ims.npy")
-    assert written.dtype == (np.float16 if dtype is np.float16 else np.float32)
-    np.testing.assert_array_equal(written, FEATURES.astype(dtype)[:, :2].astype(np.float32))
-    np.testing.assert_array_equal(np.load(tmp_path / "data" / "test_boxes.npy"), BOXES[:, :2].astype(np.float32))
-    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["test_boxes.npy", "test_ims.npy"]
-    assert steps == [(row, 5) for row in range(1, 6)]
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("dtype", [">f2", ">f4", ">f8", "<f2"])
-def test_arrays_of_any_layout(tmp_path: Path, dtype: str, order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "order"), [("<f2", "C"), (">f2", "F"), ("<f4", "C"), (">f4", "F"), ("<f8", "F"), (">f8", "C")]
+)
+def test_an_array_is_written_in_float32_and_float16_as_it_is(
+    tmp_path: Path, dtype: str, order: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(arrays, "_BLOCK_BYTES", 2 * FEATURES[0].size * int(dtype[2]))
     expected = FEATURES.astype(dtype)
     np.save(tmp_path / "x.npy", np.asarray(expected, order=order))
     np.save(tmp_path / "boxes.npy", np.asarray(BOXES.astype(">f8"), order=order))
     source = ArrayFile(tmp_path / "x.npy", tmp_path / "boxes.npy")
     assert all(row.features.flags.c_contiguous for row in source)  # and so of a block, not across the file
-    import_features(source, tmp_path / "data", "test")
+    steps: list[tuple[int, int]] = []
+    import_features(source, tmp_path / "data", "test", regions=2, progress=lambda *step: steps.append(step))
     written = np.load(tmp_path / "data" / "test_ims.npy")
     assert written.dtype == (np.float16 if dtype[1:] == "f2" else np.float32)
-    np.testing.assert_array_equal(written, expected.astype(np.float32))
-    np.testing.assert_array_equal(np.load(tmp_path / "data" / "test_boxes.npy"), BOXES.astype(np.float32))
+    np.testing.assert_array_equal(written, expected[:, :2].astype(np.float32))
+    np.testing.assert_array_equal(np.load(tmp_path / "data" / "test_boxes.npy"), BOXES[:, :2].astype(np.float32))
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["test_boxes.npy", "test_ims.npy"]
+    assert steps == [(row, 5) for row in range(1, 6)]
 
 
 def test_fortran_order_is_read_in_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
