@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -48,6 +49,17 @@ def started(command: Sequence[str | Path], **options: Any) -> Iterator[subproces
     """The command's process, which has ended where the block has; `options` are those of `subprocess.Popen`."""
     process = subprocess.Popen(command, **options)
     with time_limit(process.pid), process:
+        yield process
+
+
+@contextmanager
+def started_program(code: str, *arguments: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The process of a Python program that has printed "ready"; its standard input is open until the block ends."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    pipe = subprocess.PIPE
+    with started(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
         yield process
 
 

@@ -141,16 +141,6 @@ def test_a_file_of_something_else_is_named(data: Path, change: Any) -> None:
         corpus(data).read_by(model().config)
 
 
-def test_a_run_that_is_interrupted_leaves_nothing(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cluster_cache, "cluster_regions", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        corpus(data).read_by(model().config)
-    assert sorted(path.name for path in data.iterdir()) == ["dev_caps.txt", "dev_ims.npy"]
-
-
 def test_clusters_that_do_not_fit_are_refused() -> None:
     regions, clusters = torch.randn(2, REGIONS, DIM), torch.zeros(2, REGIONS, dtype=torch.int64)
     with pytest.raises(ValueError, match="clusters were given, but this model's clusters are None"):

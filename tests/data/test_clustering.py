@@ -53,13 +53,14 @@ def by_hand(
     lengths=st.lists(st.integers(1, 12).filter(lambda length: length != 2), min_size=1, max_size=4),
     clusters=st.integers(1, 6),
     iterations=st.sampled_from([1, 2, 100]),
-    scale=st.sampled_from([1e-3, 1.0, 1e4]),
+    scale=st.sampled_from([1e-30, 1e-18, 1e-3, 1.0, 1e4, 1e18, 1e37]),
     offset=st.sampled_from([0.0, 3.0]),
+    block=st.sampled_from([1, 2**20]),  # bytes
     seed=st.integers(0, 10**6),
 )
 @examples(60)
 def test_centres_are_those_of_the_rule(
-    lengths: list[int], clusters: int, iterations: int, scale: float, offset: float, seed: int
+    lengths: list[int], clusters: int, iterations: int, scale: float, offset: float, block: int, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
     clusters = min(clusters, max(lengths) + 1)
@@ -68,9 +69,11 @@ def test_centres_are_those_of_the_rule(
     padded = narrow.copy()
     for item, length in enumerate(lengths):
         padded[item, length:] = np.nan
-    centres, assignment, counts = clustered(
-        torch.from_numpy(padded), torch.tensor(lengths), clusters=clusters, iterations=iterations
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("crossret.data.clustering._BLOCK_BYTES", block)
+        centres, assignment, counts = clustered(
+            torch.from_numpy(padded), torch.tensor(lengths), clusters=clusters, iterations=iterations
+        )
     assert centres.shape == (len(lengths), clusters, 5)
     for item, length in enumerate(lengths):
         means, nearest = by_hand(narrow[item, :length].astype(np.float64), clusters, iterations)
@@ -79,33 +82,6 @@ def test_centres_are_those_of_the_rule(
         assert (assignment[item, length:] == -1).all()
         np.testing.assert_allclose(centres[item, : len(means)], means, rtol=1e-5, atol=2e-5 * scale)
         assert not centres[item, len(means) :].any()
-
-
-@pytest.mark.parametrize("scale", [1e-30, 1e-22, 1e-18, 1e18, 1e20, 1e37])
-def test_regions_are_told_apart_in_all_of_float32(scale: float) -> None:
-    features = torch.randn(3, 12, 5, generator=torch.Generator().manual_seed(0))
-    lengths = torch.tensor([12, 7, 9])
-    expected = clustered(features, lengths, clusters=5)
-    centres, assignment, counts = clustered(features * scale, lengths, clusters=5)
-    assert torch.equal(assignment, expected[1])
-    assert torch.equal(counts, expected[2])
-    torch.testing.assert_close(centres / scale, expected[0], rtol=1e-5, atol=1e-5)
-
-
-def test_an_image_is_clustered_alone_and_in_blocks_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = torch.Generator().manual_seed(0)
-    features = torch.randn(9, 30, 64, generator=generator)
-    lengths = torch.randint(8, 21, (9,), generator=generator)
-    whole = clustered(features, lengths, clusters=8)
-    monkeypatch.setattr("crossret.data.clustering._BLOCK_BYTES", 1)
-    for together, alone in zip(whole, clustered(features, lengths, clusters=8), strict=True):
-        assert torch.equal(together, alone)
-    for image, length in enumerate(lengths.tolist()):  # without padding, too
-        only = slice(image, image + 1)
-        centres, assignment, counts = clustered(features[only, :length], clusters=8)
-        assert torch.equal(assignment[0], whole[1][image, :length])
-        assert counts[0] == whole[2][image]
-        torch.testing.assert_close(centres[0], whole[0][image])
 
 
 @pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])

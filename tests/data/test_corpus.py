@@ -107,5 +107,3 @@ def test_training_batches_can_start_anywhere(corpus: PrecomputedCorpus) -> None:
     for start in (0, 3, len(whole)):
         rest = list(corpus.training_batches(4, seed=1, epoch=2, start=start))
         assert [batch.caption_ids.tolist() for batch in rest] == [batch.caption_ids.tolist() for batch in whole[start:]]
-    other = list(corpus.training_batches(4, seed=1, epoch=3))
-    assert [batch.caption_ids.tolist() for batch in other] != [batch.caption_ids.tolist() for batch in whole]

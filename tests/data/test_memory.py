@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from crossret.data import InMemoryCorpus, PrecomputedCorpus, PrecomputedDataset, Vocabulary
-from crossret.evaluation import encode_dataset, score_matrix
+from crossret.data import InMemoryCorpus, Vocabulary
+from crossret.evaluation import encode_dataset
 from crossret.models import Scan, ScanConfig
 from crossret.training import TrainingConfig, train
 
@@ -22,35 +22,8 @@ CAPTIONS = [f"a {colour} {thing}" for thing in ("dog", "cat") for colour in COLO
 VOCABULARY = Vocabulary.build(CAPTIONS, 1)
 
 
-@pytest.fixture
-def stored(tmp_path: Path) -> PrecomputedCorpus:
-    np.save(tmp_path / "dev_ims.npy", FEATURES)
-    np.save(tmp_path / "dev_boxes.npy", BOXES)
-    (tmp_path / "dev_caps.txt").write_text("\n".join(CAPTIONS))
-    return PrecomputedCorpus(PrecomputedDataset(tmp_path, "dev"), VOCABULARY)
-
-
 def in_memory(**options: Any) -> InMemoryCorpus:
     return InMemoryCorpus(torch.from_numpy(FEATURES), CAPTIONS, vocabulary=VOCABULARY, boxes=BOXES, **options)
-
-
-def model() -> Scan:
-    torch.manual_seed(0)
-    return Scan(ScanConfig(image_dim=5, vocabulary_size=len(VOCABULARY), embed_dim=8, word_dim=4))
-
-
-def test_training_and_scores_are_those_of_files(stored: PrecomputedCorpus, tmp_path: Path) -> None:
-    config = TrainingConfig(epochs=2, decay_epochs=(), batch_size=10)
-    found = []
-    for name, corpus in (("files", stored), ("memory", in_memory())):
-        trained = model()
-        result = train(
-            trained, train_data=corpus, dev_data=corpus, config=config, out_dir=tmp_path / name,
-            progress=False,
-        )  # fmt: skip
-        found.append((result.best_rsum, score_matrix(trained, *encode_dataset(trained, corpus))))
-    assert found[0][0] == found[1][0]
-    assert np.array_equal(found[0][1], found[1][1])
 
 
 def test_images_of_captions_may_be_in_any_order() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossret.data import PrecomputedDataset
-from crossret.data.owners import alike, read_owners, write_owners
+from crossret.data.owners import read_owners, write_owners
 from crossret.data.precomputed import owners_path
 
 
@@ -75,7 +75,3 @@ def test_a_file_that_is_none_is_named(tmp_path: Path, owners: list[int], message
         read_owners(path, 3, 4)
     assert str(error.value).startswith(str(path))
     assert message in str(error.value)
-
-
-def test_as_many_captions_for_each() -> None:
-    assert alike(3, 6).tolist() == [0, 0, 1, 1, 2, 2]

@@ -39,30 +39,9 @@ def saved(pixels: NDArray[Any], mode: str, form: str, **options: Any) -> bytes:
     """What Pillow writes of pixels of a mode."""
     contents = np.packbits(pixels, axis=1) if mode == "1" else np.ascontiguousarray(pixels)
     picture = Image.frombytes(mode, (pixels.shape[1], pixels.shape[0]), contents.tobytes())
-    if mode in ("P", "PA"):
+    if mode == "P":
         picture.putpalette(PALETTE.tobytes())
     return bytes_of(picture, form, **options)
-
-
-def png(samples: NDArray[np.integer], depth: int, colour: int, transparent: bytes = b"") -> bytes:
-    """A PNG file of samples (H, W) or (H, W, channels), of depths that Pillow does not write."""
-    rows = samples.reshape(len(samples), -1)
-    if depth < 8:
-        bits = (rows[:, :, None] >> np.arange(depth - 1, -1, -1)) & 1
-        packed = [np.packbits(row).tobytes() for row in bits.reshape(len(rows), -1).astype(np.uint8)]
-    else:
-        packed = [row.astype(f">u{depth // 8}").tobytes() for row in rows]
-    parts = {
-        b"IHDR": struct.pack(">IIBBBBB", samples.shape[1], samples.shape[0], depth, colour, 0, 0, 0),
-        b"tRNS": transparent,
-        b"IDAT": zlib.compress(b"".join(b"\0" + row for row in packed)),
-        b"IEND": b"",
-    }
-    made = b"\x89PNG\r\n\x1a\n"
-    for kind, own in parts.items():
-        if own or kind == b"IEND":
-            made += struct.pack(">I", len(own)) + kind + own + struct.pack(">I", zlib.crc32(kind + own))
-    return made
 
 
 def tiff(samples: NDArray[Any], data: bytes | None = None, *, bits: int = 0, white_is_zero: bool = False) -> bytes:
@@ -97,13 +76,6 @@ def grey(values: NDArray[Any]) -> NDArray[np.float64]:
     return np.repeat(np.asarray(values, float)[..., None], 3, 2)
 
 
-def frames(*options: Any, form: str, mode: str = "RGB", **more: Any) -> bytes:
-    """An animation that begins with RGB, and goes on with black."""
-    first = Image.fromarray(RGB).convert(mode)
-    black = Image.new(mode, first.size)
-    return bytes_of(first, form, save_all=True, append_images=[black, first], duration=100, **more)
-
-
 def turned(form: str, **options: Any) -> bytes:
     """RGB as a camera writes it that was held on its side, and says so."""
     exif = Image.Exif()
@@ -111,12 +83,8 @@ def turned(form: str, **options: Any) -> bytes:
     return bytes_of(Image.fromarray(np.ascontiguousarray(np.rot90(RGB))), form, exif=exif, **options)
 
 
-def icon() -> bytes:
-    return bytes_of(Image.fromarray(np.dstack([RGB, ALPHA])), "ICO", sizes=[(WIDTH, HEIGHT)])
-
-
 COLOURS = PALETTE[INDICES]
-RGBA, LA, PA = np.dstack([RGB, ALPHA]), np.dstack([GREY, ALPHA]), np.dstack([INDICES, ALPHA])
+RGBA, LA = np.dstack([RGB, ALPHA]), np.dstack([GREY, ALPHA])
 BITS = GREY > 127
 WIDE = GREY.astype(np.uint16) * 257
 DEEP = GREY.astype(np.int32) * 257
@@ -126,30 +94,6 @@ FIRST_IS_CLEAR = np.where((RGB == RGB[3, 4]).all(2, keepdims=True), 255, RGB)
 OF_ALPHAS = np.array([0, 128, 255, 255])[INDICES]
 CMYK = np.dstack([RGB, GREY // 3])
 OF_CMYK = (255.0 - CMYK[..., :3]) * (255.0 - CMYK[..., 3:]) / 255
-LUMA, BLUE, RED = GREY.astype(float), ACROSS * 2.0 + 100, DOWN * 3.0 + 110
-YCBCR = np.dstack([GREY, BLUE.astype(np.uint8), RED.astype(np.uint8)])
-OF_YCBCR = np.dstack(
-    [
-        LUMA + 1.402 * (RED - 128),
-        LUMA - 0.344136 * (BLUE - 128) - 0.714136 * (RED - 128),
-        LUMA + 1.772 * (BLUE - 128),
-    ]
-).clip(0, 255)
-LAB = np.dstack([GREY // 2 + 60, np.full_like(GREY, 6), np.full_like(GREY, 252)])  # a* is 6, b* -4
-
-
-def of_lab() -> NDArray[np.float64]:
-    """CIE 1976 L*a*b* under D50 as sRGB, adapted to its white by Bradford's method."""
-    light = (LAB[..., 0] / 255 * 100 + 16) / 116
-    parts = np.dstack([light + 6 / 500, light, light + 4 / 200])
-    xyz = np.where(parts > 6 / 29, parts**3, 3 * (6 / 29) ** 2 * (parts - 4 / 29)) * [0.9642, 1, 0.8249]
-    matrix = [
-        [3.1338561, -1.6168667, -0.4906146],
-        [-0.9787684, 1.9161415, 0.0334540],
-        [0.0719453, -0.2289914, 1.4052427],
-    ]
-    linear = (xyz @ np.transpose(matrix)).clip(0, 1)
-    return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055) * 255
 
 
 Case = tuple[str, bytes, NDArray[Any], float]
@@ -164,12 +108,9 @@ def cases() -> dict[str, Case]:
     floats = GREY.astype(np.float32)
     found: dict[str, Case] = {
         "PNG 1": (".png", saved(BITS, "1", "PNG"), grey(BITS * 255), 0),
-        "PNG 1 clear": (".png", png(BITS.astype(int), 1, 0, b"\0\0"), grey(np.full_like(GREY, 255)), 0),
-        "PNG 2 bits": (".png", png(INDICES, 2, 0), grey(INDICES * 85), 0),
-        "PNG L": (".png", saved(GREY, "L", "PNG"), grey(GREY), 0),
+        "PNG 1 clear": (".png", saved(BITS, "1", "PNG", transparency=0), grey(np.full_like(GREY, 255)), 0),
         "PNG L clear": (".png", saved(GREY, "L", "PNG", transparency=int(GREY[3, 4])), CLEAR_GREY, 0),
         "PNG LA": (".png", saved(LA, "LA", "PNG"), on_white(grey(GREY), ALPHA), 0.5),
-        "PNG LA 16 bits": (".png", png(LA * np.uint16(257), 16, 4), on_white(grey(GREY), ALPHA), 0.5),
         "PNG P": (".png", saved(INDICES, "P", "PNG"), COLOURS, 0),
         "PNG P clear": (".png", saved(INDICES, "P", "PNG", transparency=1), ONE_IS_CLEAR, 0),
         "PNG P alphas": (
@@ -180,31 +121,16 @@ def cases() -> dict[str, Case]:
         ),
         "PNG RGB": (".png", saved(RGB, "RGB", "PNG"), RGB, 0),
         "PNG RGB clear": (".png", saved(RGB, "RGB", "PNG", transparency=(*RGB[3, 4].tolist(),)), FIRST_IS_CLEAR, 0),
-        "PNG RGB 16 bits": (".png", png(RGB * np.uint16(257), 16, 2), RGB, 0),
         "PNG RGBA": (".png", saved(RGBA, "RGBA", "PNG"), on_white(RGB, ALPHA), 0.5),
-        "PNG RGBA 16 bits": (".png", png(RGBA * np.uint16(257), 16, 6), on_white(RGB, ALPHA), 0.5),
         "PNG I;16": (".png", saved(WIDE, "I;16", "PNG"), grey(GREY), 0),
-        "PNG I;16 between": (".png", png(WIDE // 3, 16, 0), grey(WIDE // 3 / 257), 0.5),
-        "PNG I;16 dark": (".png", png(GREY, 16, 0), grey(GREY / 257), 0.5),
-        "PNG I;16 clear": (".png", png(WIDE, 16, 0, WIDE[3, 4].astype(">u2").tobytes()), CLEAR_GREY, 0),
-        "APNG": (".png", frames(form="PNG"), RGB, 0),
-        "PNG turned": (".png", turned("PNG"), RGB, 0),
-        "JPEG L": (".jpg", saved(GREY, "L", "JPEG", quality=98), grey(GREY), 6),
+        "PNG I;16 dark": (".png", saved(GREY.astype(np.uint16), "I;16", "PNG"), grey(GREY / 257), 0.5),
+        "PNG I;16 clear": (".png", saved(WIDE, "I;16", "PNG", transparency=int(WIDE[3, 4])), CLEAR_GREY, 0),
+        "APNG": (".png", saved(RGB, "RGB", "PNG", save_all=True, append_images=[Image.new("RGB", last)]), RGB, 0),
         "JPEG RGB": (".jpg", saved(RGB, "RGB", "JPEG", quality=98, subsampling=0), RGB, 8),
         "JPEG CMYK": (".jpg", saved(CMYK, "CMYK", "JPEG", quality=98, subsampling=0), OF_CMYK, 8),
         "JPEG turned": (".jpg", turned("JPEG", quality=98, subsampling=0), RGB, 8),
-        "TIFF 1": (".tif", saved(BITS, "1", "TIFF"), grey(BITS * 255), 0),
-        "TIFF L": (".tif", saved(GREY, "L", "TIFF"), grey(GREY), 0),
-        "TIFF LA": (".tif", saved(LA, "LA", "TIFF"), on_white(grey(GREY), ALPHA), 0.5),
-        "TIFF P": (".tif", saved(INDICES, "P", "TIFF"), COLOURS, 0),
         "TIFF RGB": (".tif", saved(RGB, "RGB", "TIFF"), RGB, 0),
-        "TIFF RGB LZW": (".tiff", saved(RGB, "RGB", "TIFF", compression="tiff_lzw"), RGB, 0),
-        "TIFF RGBA": (".tif", saved(RGBA, "RGBA", "TIFF"), on_white(RGB, ALPHA), 0.5),
-        "TIFF CMYK": (".tif", saved(CMYK, "CMYK", "TIFF"), OF_CMYK, 1),
-        "TIFF YCbCr": (".tif", saved(YCBCR, "YCbCr", "TIFF", compression="tiff_adobe_deflate"), OF_YCBCR, 1.5),
-        "TIFF LAB": (".tif", saved(LAB, "LAB", "TIFF"), of_lab(), 1),
         "TIFF I;16": (".tif", tiff(WIDE), grey(GREY), 0),
-        "TIFF I;16 LZW": (".tif", saved(WIDE, "I;16", "TIFF", compression="tiff_lzw"), grey(GREY), 0),
         "TIFF I;16B": (".tif", tiff(WIDE.astype(">u2")), grey(GREY), 0),
         "TIFF I;16 zero is white": (".tif", tiff(WIDE, white_is_zero=True), grey(255 - GREY), 0),
         "TIFF 12 bits": (".tif", tiff(WIDE, pairs, bits=12), grey(GREY), 0.5),
@@ -227,10 +153,6 @@ def cases() -> dict[str, Case]:
             grey(np.where(ACROSS < 5, 255, np.where(ACROSS < 15, 0, GREY))),
             0,
         ),
-        "TIFF pages": (".tif", frames(form="TIFF"), RGB, 0),
-        "TIFF turned": (".tif", turned("TIFF"), RGB, 0),
-        "GIF L": (".gif", saved(GREY, "L", "GIF"), grey(GREY), 0),
-        "GIF P": (".gif", saved(INDICES, "P", "GIF"), COLOURS, 0),
         "GIF P clear": (".gif", saved(INDICES, "P", "GIF", transparency=1), ONE_IS_CLEAR, 0),
         "GIF frames": (
             ".gif",
@@ -238,18 +160,11 @@ def cases() -> dict[str, Case]:
             COLOURS,
             0,
         ),
-        "BMP 1": (".bmp", saved(BITS, "1", "BMP"), grey(BITS * 255), 0),
-        "BMP L": (".bmp", saved(GREY, "L", "BMP"), grey(GREY), 0),
-        "BMP P": (".bmp", saved(INDICES, "P", "BMP"), COLOURS, 0),
         "BMP RGB": (".bmp", saved(RGB, "RGB", "BMP"), RGB, 0),
-        "PBM": (".pbm", saved(BITS, "1", "PPM"), grey(BITS * 255), 0),
-        "PGM": (".pgm", saved(GREY, "L", "PPM"), grey(GREY), 0),
         "PGM 16 bits": (".pgm", b"P5 20 12 65535\n" + WIDE.astype(">u2").tobytes(), grey(GREY), 0),
-        "PGM 12 bits": (".pgm", b"P5 20 12 4095\n" + (GREY * 4095.0 / 255).astype(">u2").tobytes(), grey(GREY), 1),
         "PPM": (".ppm", saved(RGB, "RGB", "PPM"), RGB, 0),
-        "PPM 16 bits": (".ppm", b"P6 20 12 65535\n" + (RGB * np.uint16(257)).astype(">u2").tobytes(), RGB, 0),
         "PFM": (".pfm", b"Pf 20 12 -1.0\n" + (floats / 255)[::-1].tobytes(), grey(GREY), 0),
-        "ICO": (".ico", icon(), on_white(RGB, ALPHA), 0.5),
+        "ICO": (".ico", saved(RGBA, "RGBA", "ICO", sizes=[(WIDTH, HEIGHT)]), on_white(RGB, ALPHA), 0.5),
         "TGA": (".tga", saved(RGBA, "RGBA", "TGA"), on_white(RGB, ALPHA), 0.5),
         "SGI": (".sgi", saved(RGB, "RGB", "SGI"), RGB, 0),
         "PCX": (".pcx", saved(RGB, "RGB", "PCX"), RGB, 0),
@@ -268,20 +183,14 @@ def cases() -> dict[str, Case]:
         }
     if features.check("webp"):
         found |= {
-            "WEBP RGB": (".webp", saved(RGB, "RGB", "WEBP", lossless=True), RGB, 0),
             "WEBP RGBA": (".webp", saved(RGBA, "RGBA", "WEBP", lossless=True, exact=True), on_white(RGB, ALPHA), 0.5),
-            "WEBP lossy": (".webp", saved(RGB, "RGB", "WEBP", quality=98), RGB, 40),
-            "WEBP frames": (".webp", frames(form="WEBP", lossless=True), RGB, 0),
-            "WEBP turned": (".webp", turned("WEBP", lossless=True), RGB, 0),
         }
     if features.check("jpg_2000"):
         found |= {
-            "JPEG2000 RGB": (".jp2", saved(RGB, "RGB", "JPEG2000"), RGB, 0),
             "JPEG2000 I;16": (".jp2", saved(WIDE, "I;16", "JPEG2000"), grey(GREY), 0),
         }
     if "AVIF" in Image.SAVE:
         found |= {
-            "AVIF RGB": (".avif", saved(RGB, "RGB", "AVIF", quality=98, subsampling="4:4:4"), RGB, 12),
             "AVIF turned": (".avif", turned("AVIF", quality=98, subsampling="4:4:4"), RGB, 12),
         }
     return found
@@ -354,7 +263,7 @@ def test_usual_endings_are_listed_unopened(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_bombs_are_refused(tmp_path: Path) -> None:
-    claimed = bytearray(CASES["PNG L"][1])
+    claimed = bytearray(CASES["PNG RGB"][1])
     claimed[16:24] = struct.pack(">II", 20_000, 20_000)
     claimed[29:33] = struct.pack(">I", zlib.crc32(claimed[12:29]))
     (tmp_path / "large").write_bytes(claimed)

@@ -26,16 +26,6 @@ def write(directory: Path, features: NDArray[np.float32], captions: int, split: 
     return directory
 
 
-def test_a_row_for_every_five_captions(tmp_path: Path) -> None:
-    data = PrecomputedDataset(write(tmp_path, features_of(4), 20), "train")
-    assert (data.n_images, data.n_captions, data.n_regions, data.image_dim) == (4, 20, 3, 2)
-    assert data.captions[:2] == ["caption 0", "caption 1"]
-    assert data.image_of_caption.dtype == data.feature_rows.dtype == np.int64
-    assert data.image_of_caption.tolist() == [image for image in range(4) for _ in range(5)]
-    assert data.feature_rows.tolist() == [0, 1, 2, 3]
-    np.testing.assert_array_equal(data.features, features_of(4))
-
-
 @pytest.mark.parametrize("times", [1, 5])
 def test_one_vector_an_image_is_one_region(tmp_path: Path, times: int) -> None:
     vectors = features_of(4)[:, 0]
@@ -66,16 +56,6 @@ def test_float16_stays_on_the_disk(tmp_path: Path) -> None:
     regions = read_regions(data, slice(0, 2)).features
     assert regions.dtype == torch.float32
     np.testing.assert_array_equal(regions.numpy(), features[::5].astype(np.float32))
-
-
-def test_boxes_of_the_regions(tmp_path: Path) -> None:
-    write(tmp_path, features_of(4), 20)
-    assert PrecomputedDataset(tmp_path, "train").boxes is None
-    boxes = np.arange(4 * 3 * 4, dtype=np.float32).reshape(4, 3, 4)
-    np.save(tmp_path / "train_boxes.npy", boxes)
-    data = PrecomputedDataset(tmp_path, "train")
-    assert isinstance(data.boxes, np.memmap)
-    np.testing.assert_array_equal(data.boxes, boxes)
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 4), (10, 2, 4), (10, 3, 5)])

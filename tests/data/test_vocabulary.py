@@ -71,7 +71,7 @@ def test_encode_marks_start_end_and_unknown_words() -> None:
     assert vocabulary.decode([1, 4, 3, 5, 2]) == ["<start>", "a", "<unk>", "star", "<end>"]
 
 
-@settings(max_examples=50)
+@settings(max_examples=15)
 @given(st.lists(words, max_size=10, unique=True))
 def test_encode_decode_and_save_load_round_trip(tmp_path_factory: pytest.TempPathFactory, drawn: list[str]) -> None:
     tokens = list(dict.fromkeys(token for word in drawn for token in tokenize(word)))

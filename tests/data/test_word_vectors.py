@@ -38,29 +38,6 @@ def test_text(tmp_path: Path, header: bytes, packed: bool) -> None:
     np.testing.assert_array_equal(vectors, EXPECTED)
 
 
-@pytest.mark.parametrize(
-    ("contents", "message"),
-    [
-        (b"", ": no word vectors in it"),
-        (b"the 1 2\n\n\ncat 1 2\n", ", line 2: empty, but not the end"),
-        (b"the 1 2\ncat 1\n", ", line 2: 1 numbers, expected 2"),
-        (b"the 1 2\ncat 1 x\n", ", line 2: could not convert"),
-        (b"the 1 2\ncat 1 nan\n", ", line 2: not all numbers are finite"),
-        (b"3 2\nthe 1 2\ncat 1 2\n", ": 2 words, but its first line promises 3"),
-        (b"the " + b"1" * 2**20, ", line 1: longer than any line"),
-        (gzip.compress(GLOVE)[:-9], ": damaged gzip data"),
-        (gzip.compress(pickle.dumps([1, 2])), ": a gzipped pickle or array; save it uncompressed"),
-        (b"\x80", ": not a readable KeyedVectors file"),
-        (pickle.dumps({"index_to_key": []}), ": not KeyedVectors of gensim 4"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",  # bytes of a gzip file have the time in them
-)
-def test_malformed_files(tmp_path: Path, contents: bytes, message: str) -> None:
-    (tmp_path / "v").write_bytes(contents)
-    with pytest.raises(ValueError, match=f"v{message}"):
-        read_word_vectors(tmp_path / "v", WORDS)
-
-
 WORD2VEC = [
     ("the", [1, 2, 3]),
     ("</s>", [0, -0.0, 1e-20]),
@@ -90,14 +67,25 @@ def test_word2vec_s_binary_form(tmp_path: Path, end: bytes, packed: bool, monkey
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
+        (b"", ": no word vectors in it"),
+        (b"the 1 2\n\n\ncat 1 2\n", ", line 2: empty, but not the end"),
+        (b"the 1 2\ncat 1\n", ", line 2: 1 numbers, expected 2"),
+        (b"the 1 2\ncat 1 x\n", ", line 2: could not convert"),
+        (b"the 1 2\ncat 1 nan\n", ", line 2: not all numbers are finite"),
+        (b"3 2\nthe 1 2\ncat 1 2\n", ": 2 words, but its first line promises 3"),
+        (b"the " + b"1" * 2**20, ", line 1: longer than any line"),
+        (gzip.compress(GLOVE)[:-9], ": damaged gzip data"),
+        (gzip.compress(pickle.dumps([1, 2])), ": a gzipped pickle or array; save it uncompressed"),
+        (b"\x80", ": not a readable KeyedVectors file"),
+        (pickle.dumps({"index_to_key": []}), ": not KeyedVectors of gensim 4"),
         (word2vec()[:-1], r", word 5 of 5 \(byte 68\): the file ends in it"),
         (word2vec(promised=4), ": goes on at byte 68, behind the 4 words that it promises"),
         (word2vec(entries=[("the", [1, np.nan, 3])]), r", word 1 of 1 \(byte 4\): not all numbers are finite"),
         (word2vec()[:20] + b"x" * 5000, r", word 2 of 5 \(byte 20\): no space behind a word in 4,096 bytes"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
+    ids=lambda value: value if isinstance(value, str) else "",  # bytes of a gzip file have the time in them
 )
-def test_malformed_binary_files(tmp_path: Path, contents: bytes, message: str) -> None:
+def test_malformed_files(tmp_path: Path, contents: bytes, message: str) -> None:
     (tmp_path / "v").write_bytes(contents)
     with pytest.raises(ValueError, match=f"v{message}"):
         read_word_vectors(tmp_path / "v", WORDS)

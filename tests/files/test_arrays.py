@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from crossret.files.arrays import map_array, write_rows
 
@@ -57,24 +55,6 @@ def test_garbage_is_one_value_error_that_names_the_file(tmp_path: Path, contents
         warnings.simplefilter("error")
         with pytest.raises(ValueError, match=rf"^{path}: .*{message}"):
             map_array(path, ndim=3, dtypes=["<f4"])
-
-
-@settings(max_examples=100)
-@given(st.data())
-def test_a_damaged_header_is_read_as_it_stands_or_refused(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    path = tmp_path_factory.mktemp("damaged") / "array.npy"
-    contents = bytearray(npy(GOOD))
-    for place in data.draw(st.lists(st.integers(0, len(npy(GOOD, data=b"")) - 1), min_size=1, max_size=3)):
-        contents[place] = data.draw(st.integers(0, 255))
-    path.write_bytes(contents)
-    try:
-        array = map_array(path, ndim=3, dtypes=["<f4"])
-    except ValueError as error:
-        assert str(error).startswith(f"{path}: ")
-    else:
-        assert array.size == VALUES.size
 
 
 @pytest.mark.parametrize("dtype", ["<f4", "<i8"])

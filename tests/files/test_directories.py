@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from crossret.files.atomic import atomic_write
 from crossret.files.directories import check_new_directory, new_directory, occupied
-from tests.processes import started
+from tests.processes import started_program
 
 
 def test_a_directory_is_there_when_it_is_whole(tmp_path: Path) -> None:
@@ -101,22 +98,16 @@ from crossret.files.directories import new_directory
 with new_directory(sys.argv[1]) as directory:
     (directory / "deep").mkdir()
     (directory / "deep" / "file").touch()
-    print("making", flush=True)
+    print("ready", flush=True)
     sys.stdin.read()
 """
 
 
 def test_what_killed_processes_left_is_removed_by_the_next(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-
-    def start(name: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
-        command = [sys.executable, "-c", MAKES, str(tmp_path / name)]
-        return started(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-
-    with start("killed") as killed, start("living") as living:
-        for process in (killed, living):
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"making\n"
+    with (
+        started_program(MAKES, tmp_path / "killed") as killed,
+        started_program(MAKES, tmp_path / "living") as living,
+    ):
         assert len(os.listdir(tmp_path)) == 4  # hidden: a directory and a lock of each
         killed.kill()
         killed.wait()

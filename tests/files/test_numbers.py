@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,18 +21,19 @@ def test_other_spellings_of_numbers(text: str, number: float) -> None:
     assert decimal_number(text) == number
 
 
-@pytest.mark.parametrize("text", ["1.0", "1e3", "1_0", " 1", "1\n", "٣", "", "-", "0x10", "true", "1" * 301])
-def test_what_is_no_whole_number(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^must be a whole number, not '"):
-        whole_number(text)
-
-
-@pytest.mark.parametrize("text", ["1_0", "0.1_5", " 1.5", "٣.5", "", ".", "e5", "1,5", "nan", "inf", "0x1p3", "1e"])
-def test_what_is_no_number(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^must be a number, not '"):
-        decimal_number(text)
-
-
-def test_a_number_beyond_floats_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^must be less than 1e308, not '1e999'$"):
-        decimal_number("1e999")
+@pytest.mark.parametrize(
+    ("read", "message", "texts"),
+    [
+        (whole_number, "a whole number", ("1.0", "1e3", "1_0", " 1", "1\n", "٣", "", "-", "0x10", "true", "1" * 301)),
+        (
+            decimal_number,
+            "a number",
+            ("1_0", " 1.5", "٣.5", "", ".", "e5", "1,5", "nan", "inf", "0x1p3", "1e"),
+        ),
+        (decimal_number, "less than 1e308", ("1e999",)),
+    ],
+)
+def test_what_is_no_number(read: Callable[[str], float], message: str, texts: tuple[str, ...]) -> None:
+    for text in texts:
+        with pytest.raises(ValueError, match=f"^must be {message}, not '"):
+            read(text)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import struct
 from pathlib import Path
 
 import pytest
@@ -16,14 +14,16 @@ TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor(7)}
 TYPES = {name: TensorType.of(tensor) for name, tensor in TENSORS.items()}
 
 
-def test_written_is_read_again(tmp_path: Path) -> None:
-    write_tensors(tmp_path / "file", {"view": torch.arange(6.0).reshape(2, 3).T, **TENSORS}, {"key": "ü"})
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.int16, torch.int32, torch.bfloat16, torch.float16])
+def test_written_is_read_again(tmp_path: Path, dtype: torch.dtype) -> None:
+    others = {"odd": torch.tensor([0, 1, 1]).to(dtype), "none": torch.zeros(0, 3), "view": TENSORS["a"].T}
+    tensors = TENSORS | others
+    write_tensors(tmp_path / "file", tensors, {"key": "ü"})
     types, metadata = read_header(tmp_path / "file")
-    assert types == {"view": TensorType((3, 2), torch.float32), **TYPES}
+    assert types == {name: TensorType.of(tensor) for name, tensor in tensors.items()}
     assert metadata == {"key": "ü"}
-    tensors = read_tensors(tmp_path / "file", types)
-    assert torch.equal(tensors["view"], torch.arange(6.0).reshape(2, 3).T)
-    assert torch.equal(tensors["b"], TENSORS["b"])
+    read = read_tensors(tmp_path / "file", types)
+    assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
 
 
 @pytest.mark.parametrize(
@@ -50,25 +50,6 @@ def test_every_truncation_is_an_error(tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(contents[:length])
         with pytest.raises(ValueError, match="file: not a readable safetensors file"):
             read_tensors(tmp_path / "file", TYPES)
-
-
-def test_a_header_that_promises_more_than_the_file_holds_is_an_error(tmp_path: Path) -> None:
-    header = json.dumps({"a": {"dtype": "F32", "shape": [2**30, 2**30], "data_offsets": [0, 2**62]}}).encode()
-    (tmp_path / "file").write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 64)
-    with pytest.raises(ValueError, match="file: not a readable safetensors file"):
-        read_header(tmp_path / "file")
-
-
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.int16, torch.int32, torch.bfloat16, torch.float16])
-def test_buffers_of_any_dtype_come_back(tmp_path: Path, dtype: torch.dtype) -> None:
-    tensors = {"odd": torch.tensor([0, 1, 1]).to(dtype), "none": torch.zeros(0, 3), **TENSORS}
-    write_tensors(tmp_path / "file", tensors, {})
-    types, _ = read_header(tmp_path / "file")
-    read = read_tensors(tmp_path / "file", types)
-    assert read.keys() == tensors.keys()
-    for name, tensor in tensors.items():
-        assert read[name].dtype == tensor.dtype
-        assert torch.equal(read[name], tensor)
 
 
 def test_tensors_are_written_without_a_second_copy_of_them(tmp_path: Path) -> None:

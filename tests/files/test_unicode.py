@@ -10,25 +10,16 @@ from crossret.files.unicode import escaped, is_unicode, printable, shortened
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "shown", "unicode"),
     [
-        ("a \ud800 dog", r"a \ud800 dog"),
-        (os.fsdecode("ä".encode() + b"/\xff\x80"), r"ä/\xff\x80"),
+        ("a \ud800 dog", r"a \ud800 dog", False),
+        (os.fsdecode("ä".encode() + b"/\xff\x80"), r"ä/\xff\x80", False),
+        ("a\r\n\tb\0\x7f\x9b", r"a\r\n\tb\x00\x7f\x9b", True),
+        ("\u202egpj.exe\u2066\u2028", r"\u202egpj.exe\u2066\u2028", True),
     ],
 )
-def test_halves_of_surrogate_pairs_are_escaped(text: str, shown: str) -> None:
-    assert not is_unicode(text)
-    assert escaped(text) == shown
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("a\r\n\tb\0\x7f\x9b", r"a\r\n\tb\x00\x7f\x9b"),
-        ("\u202egpj.exe\u2066\u2028", r"\u202egpj.exe\u2066\u2028"),
-    ],
-)
-def test_what_a_terminal_obeys_is_escaped(text: str, shown: str) -> None:
+def test_surrogates_and_what_a_terminal_obeys_are_escaped(text: str, shown: str, unicode: bool) -> None:
+    assert is_unicode(text) is unicode
     assert escaped(text) == shown
 
 
