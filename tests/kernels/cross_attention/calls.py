@@ -8,7 +8,7 @@ import torch
 from crossret_kernels import scan_scores, scan_topk
 from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.gpu import sides as gpu_sides
-from crossret_kernels.inputs import sides
+from crossret_kernels.inputs import call
 from tests.kernels.cross_attention.kernels import DIRECTIONS, LISTED, Kernels, batch_of
 
 
@@ -70,7 +70,7 @@ class Calls:
         lengths[1] = 5
         expected = kernels.score(batch.regions, batch.words, lengths, None, direction=direction)
         lengths[1] = 1_000_000
-        monkeypatch.setattr(sides, "checkable", lambda: False)
+        monkeypatch.setattr(call, "checkable", lambda: False)
         monkeypatch.setattr(gpu_sides, "capturing", lambda _: True)
         found = kernels.score(batch.regions, batch.words, lengths, None, direction=direction)
         assert torch.equal(found, expected)
