@@ -112,7 +112,8 @@ def _written(value: Any) -> str:
 
 
 RECORDS = PAGES.parent / "benchmarks" / "results"
-COMPARISON, REAL = max((RECORDS / "comparison").glob("*.json")), max((RECORDS / "real").glob("*.md"))  # newest, by name
+COMPARISONS = sorted((RECORDS / "comparison").glob("*.json"))  # by day: of the same scenes, each of other models
+REAL = max((RECORDS / "real").glob("*.md"))  # the newest
 PAPERS = {
     "scan": "[Stacked cross attention](https://arxiv.org/abs/1803.08024), Lee et al. 2018",
     "sman": "[Stacked multi-modal attention](https://doi.org/10.1109/TCYB.2020.2985716), Ji et al. 2020",
@@ -128,7 +129,7 @@ PAPERS = {
 
 def compared() -> str:
     """Figures of all models, as `crossret compare` wrote them."""
-    return markdown(parse_json_object(COMPARISON.read_bytes(), COMPARISON)).strip()
+    return "\n\n".join(markdown(parse_json_object(path.read_bytes(), path)).strip() for path in COMPARISONS)
 
 
 def real() -> str:
@@ -138,11 +139,11 @@ def real() -> str:
 
 def papers() -> str:
     """Every model with its paper and what it reaches on scenes."""
-    variants = parse_json_object(COMPARISON.read_bytes(), COMPARISON)["variants"]
+    variants = [x for path in COMPARISONS for x in parse_json_object(path.read_bytes(), path)["variants"]]
     reached = {variant["model"]: cells_of(variant)["R@1"].replace("/", " / ") for variant in variants}
     commands = {name: f"`… --model {name} --preset f30k`" for name in PAPERS}
     commands["scan"] = "`crossret train DATA --output RUN --preset f30k_t2i_avg`"
-    rows = [[f"`{name}`", paper, reached.get(name, "–"), commands[name]] for name, paper in PAPERS.items()]
+    rows = [[f"`{name}`", paper, reached[name], commands[name]] for name, paper in PAPERS.items()]
     return table(["model", "paper", "R@1 on scenes: sentences / images", "train it"], rows)
 
 
