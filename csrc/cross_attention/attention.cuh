@@ -97,7 +97,7 @@ struct JobBounds {
 };
 
 struct AttentionProblem {
-  PackedSide queries, contexts;
+  PackedRows queries, contexts;
   int dim;  // of packed rows
   JobBounds query_jobs, context_jobs;
   int n_query_jobs, n_context_jobs, most_queries;  // items of queries in a job

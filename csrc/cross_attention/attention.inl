@@ -144,7 +144,7 @@ static void normalised_logits(const CrossAttentionOptions& options, const Attent
 }
 
 // n of all queries, where they are normalised: zero in the columns of the last vector that no item owns.
-static void block_logits(const CrossAttentionOptions& options, const Side& queries, const Rectangle& pairs,
+static void block_logits(const CrossAttentionOptions& options, const RaggedView& queries, const Rectangle& pairs,
                          const QueryBlock& block, const AttentionTile& tile, int64_t rows) {
   int64_t c0 = 0;
   for (int64_t q = block.first; q < block.first + block.count; ++q) {
@@ -287,7 +287,7 @@ static void attended_squares(const Factor& factor, int64_t n, const AttentionTil
 
 // The attention of all queries of the block over one context item: fills the weights and the queries, and `attended`,
 // row stride tile.ld, with what their norms are made of, where that is wanted.
-static void attend(const CrossAttentionOptions& options, const Side& query_side, const Rectangle& pairs,
+static void attend(const CrossAttentionOptions& options, const RaggedView& query_side, const Rectangle& pairs,
                    const Factor& factor, const QueryBlock& block, const AttentionTile& tile, Queries& queries,
                    float* attended) {
   const int64_t rows = factor.n;

@@ -59,8 +59,8 @@ class CheckedLayer {
     return tensor.const_data_ptr<float>();
   }
 
-  LayeredItems take_side(Arguments& arguments, const std::string& name) {
-    LayeredItems side{};
+  FirstLayer take_side(Arguments& arguments, const std::string& name) {
+    FirstLayer side{};
     const auto queries = arguments.take<Tensor>();
     STD_TORCH_CHECK(queries.is_cpu() && queries.scalar_type() == ScalarType::Float && queries.dim() == 4 &&
                         queries.size(2) > 0 && queries.size(3) > 0,
@@ -123,7 +123,7 @@ void gradients(StableIValue* stack, uint64_t n_arguments, uint64_t) {
     if (like.numel() > 0) std::memset(data.back(), 0, like.numel() * sizeof(float));
   }
   const auto side = [&](size_t first) {
-    return LayeredGradients{data[first], data[first + 1], data[first + 2], data[first + 3], data[first + 4]};
+    return FirstLayerGradients{data[first], data[first + 1], data[first + 2], data[first + 3], data[first + 4]};
   };
   std::vector<float> norms(2 * call.dim);
   differentiate_heterogeneous_attention(layer.chosen_kernels(), call,

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kBlockWords = 192, kPackedBytes = int64_t{16} << 20, kKeptBytes = int64_t{24} << 20;
 
 // Successive captions of so many words, and so many captions, at most; one at least.
-std::vector<CaptionBlock> blocks_of(const LayeredItems& captions, int64_t most, int64_t most_captions) {
+std::vector<CaptionBlock> blocks_of(const FirstLayer& captions, int64_t most, int64_t most_captions) {
   std::vector<CaptionBlock> blocks;
   for (int64_t caption = 0; caption < captions.count; ++caption) {
     const int64_t words = captions.lengths[caption];
@@ -37,7 +37,7 @@ int64_t bytes_of(const std::function<void(Workspace&)>& count) {
   return round_up(counted.bytes(), 64);
 }
 
-double rows_of(const LayeredItems& side) {
+double rows_of(const FirstLayer& side) {
   double rows = 0;
   for (int64_t item = 0; item < side.count; ++item) rows += static_cast<double>(side.lengths[item]);
   return rows;

@@ -171,7 +171,7 @@ static inline void each_caption(const HeterogeneousCall& call, const CaptionBloc
 static void pack_captions(const HeterogeneousCall& call, const CaptionBlock& block, Workspace& memory) {
   const PackedCaptions packed(call, block, memory);
   if (block.memory == nullptr) return;
-  const LayeredItems& side = call.captions;
+  const FirstLayer& side = call.captions;
   const int64_t heads = call.heads, dim = call.dim, ld = packed.ld;
   each_caption(call, block, [&](int64_t caption, int64_t key, int64_t query, int64_t queries) {
     const int64_t first = caption * side.width;
@@ -307,7 +307,7 @@ static void softmax_down(float* logits, int64_t step, int64_t n, int64_t columns
 // Copies an image's rows and makes all weights.
 static void weigh_across(const HeterogeneousCall& call, const CaptionBlock& block, const PackedCaptions& packed,
                          int64_t image, const LayerScratch& scratch) {
-  const LayeredItems& side = call.images;
+  const FirstLayer& side = call.images;
   const int64_t heads = call.heads, dim = call.dim, ld = packed.ld, depth = layered_depth(call, head_size(call));
   const int64_t n = side.lengths[image], queries = call.local ? n : 1, first = image * side.width;
   const int64_t key_row = scratch.key_row, query_row = scratch.query_row;

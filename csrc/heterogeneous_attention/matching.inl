@@ -110,7 +110,7 @@ static void match(const HeterogeneousCall& call, const MatchedRows& contexts, co
   block.columns = queries.n;
   block.norms = const_cast<float*>(queries.forms);
   const Factor rows{false, contexts.n, round_up(call.dim, V::width), contexts.data, contexts.ld};
-  attend(call.matching, Side{}, Rectangle{}, rows, block, scratch.tile, scratch.queries, nullptr);
+  attend(call.matching, RaggedView{}, Rectangle{}, rows, block, scratch.tile, scratch.queries, nullptr);
 }
 
 static float matched_score(const HeterogeneousCall& call, const MatchedRows& regions, const MatchedRows& words,

@@ -7,7 +7,7 @@ namespace crossret {
 
 // What the first layer makes of the items of one side by themselves (kernels.md §3), `width` rows of each, the first
 // lengths[item] of which are valid.
-struct LayeredItems {
+struct FirstLayer {
   const float *queries, *keys;  // (items, width, dim), heads side by side
   const float* values;          // (items, width, heads, dim)
   const float* own_logits;      // (items, width, heads)
@@ -17,7 +17,7 @@ struct LayeredItems {
 };
 
 struct HeterogeneousCall {
-  LayeredItems images, captions;
+  FirstLayer images, captions;
   int64_t heads, dim;
   const float *norm_weight, *norm_bias;
   float lambda_attention;
@@ -37,13 +37,13 @@ struct CaptionBlock {
 };
 
 // Where gradients of a side's items go, laid out as they are; each gains what the pairs of a task bring.
-struct LayeredGradients {
+struct FirstLayerGradients {
   float *queries, *keys, *values, *own_logits, *own_values;
 };
 
 struct HeterogeneousGradients {
   const float* scores;
-  LayeredGradients images, captions;
+  FirstLayerGradients images, captions;
 };
 
 constexpr int64_t kChunkImages = 16;
