@@ -1,13 +1,13 @@
 // Rows of features packed for the kernels of stacked cross attention: finite, padded with zeros, and their lengths
 // beside them. An item's begin where a table has them follow the last one's, or are given so many slots each.
 #pragma once
+#include "cross_attention/relevance.cuh"
 #include "cuda/product.cuh"
 
 namespace crossret {
 namespace gpu {
 
 constexpr int kPackWarps = 8, kPackThreads = kPackWarps * kWarp;
-constexpr float kTiny = 1.1754944e-38f;  // the least float32 of full precision
 constexpr float kMostLength = 3.1e7f;  // of rows: their products, and the squares of those, are far from float32's end
 
 struct PackedItem {

@@ -5,6 +5,9 @@
 
 namespace crossret {
 
+// ε of the published code: added to norms after the root, and the cosine's least denominator.
+constexpr float kEps = 1e-8f;
+
 enum class Norm : int { none, softmax, l2, l1 };
 
 struct CrossAttentionOptions {

@@ -1,4 +1,4 @@
-// Heterogeneous attention as torch calls it: tensors checked and turned into what kernels take.
+// Heterogeneous attention as torch calls it: tensors are checked and turned into calls.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 
@@ -22,9 +22,9 @@ using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
 constexpr bool kWordsAttend[] = {true, false};  // by direction
-constexpr size_t kParts = 5;                    // of a side
+constexpr size_t kParts = 5;                    // tensors of a side that have gradients
 
-// What both operations take, in the order of their schemas, checked.
+// Arguments of both operations, in the order of their schemas, checked.
 class CheckedLayer {
  public:
   explicit CheckedLayer(Arguments& arguments) {
@@ -89,7 +89,7 @@ class CheckedLayer {
     return side;
   }
 
-  std::vector<Tensor> given_;  // that a gradient goes to
+  std::vector<Tensor> given_;  // those that have gradients
   std::vector<Tensor> lengths_;
 };
 
