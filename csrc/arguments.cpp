@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <utility>
 
 #include "pairs/parallel.h"
 
@@ -31,54 +30,53 @@ Tensor in_order(const Tensor& tensor) { return tensor.is_contiguous() ? tensor :
 
 }  // namespace
 
-CheckedSide::CheckedSide(SideTensors tensors, bool allows_empty, const char* name)
-    : name_(name), allows_empty_(allows_empty), tensors_(std::move(tensors)) {
-  STD_TORCH_CHECK(!tensors_.values.empty(), name, " are an empty list");
-  const bool listed = tensors_.values.size() > 1;
-  const int64_t dims = listed || tensors_.offsets ? 2 : 3;
-  side_.dtype = feature_dtype(tensors_.values[0], name);
-  for (Tensor& values : tensors_.values) {
-    STD_TORCH_CHECK(values.is_cpu() && values.dim() == dims && values.size(dims - 1) > 0, name,
+Ragged::Ragged(Arguments& arguments, bool listed, const char* name)
+    : name_(name),
+      values_(listed ? arguments.take<std::vector<Tensor>>() : std::vector<Tensor>{arguments.take<Tensor>()}),
+      offsets_(arguments.take<std::optional<Tensor>>()),
+      lengths_(arguments.take<std::optional<Tensor>>()),
+      mask_(arguments.take<std::optional<Tensor>>()) {}
+
+void Ragged::read(bool allows_empty) {
+  allows_empty_ = allows_empty;
+  STD_TORCH_CHECK(!values_.empty(), name_, " are an empty list");
+  const bool listed = values_.size() > 1;
+  const int64_t dims = listed || offsets_ ? 2 : 3;
+  view_.dtype = feature_dtype(values_[0], name_);
+  for (Tensor& values : values_) {
+    STD_TORCH_CHECK(values.is_cpu() && values.dim() == dims && values.size(dims - 1) > 0, name_,
                     " must be a (n, L, D) tensor on the CPU, (rows, D) with offsets, or a list of (L, D)");
-    const int64_t dim = values.size(dims - 1);
-    if (&values == tensors_.values.data()) {
-      side_.dim = dim;
-    } else {
-      STD_TORCH_CHECK(dim == side_.dim && feature_dtype(values, name) == side_.dtype, name,
-                      " of a list must have one D and one dtype");
-    }
-    if (dim > 1 && values.stride(dims - 1) != 1) values = torch::stable::contiguous(values);
+    if (&values == values_.data()) view_.dim = values.size(dims - 1);
+    STD_TORCH_CHECK(values.size(dims - 1) == view_.dim && feature_dtype(values, name_) == view_.dtype, name_,
+                    " of a list must have one D and one dtype");
+    if (view_.dim > 1 && values.stride(dims - 1) != 1) values = torch::stable::contiguous(values);
   }
-  const int given = tensors_.offsets.has_value() + tensors_.lengths.has_value() + tensors_.mask.has_value();
-  STD_TORCH_CHECK(given <= (listed ? 0 : 1), name,
-                  tensors_.offsets ? " take offsets of n + 1 items and neither lengths nor a mask"
-                                   : " take lengths or a mask, and a list neither");
   if (listed) {
     read_list();
-  } else if (tensors_.offsets) {
+  } else if (offsets_) {
     read_offsets();
-  } else if (tensors_.mask) {
+  } else if (mask_) {
     read_mask();
   } else {
     read_lengths();
   }
-  side_.items = items_.data();
-  side_.count = static_cast<int64_t>(items_.size());
+  view_.items = items_.data();
+  view_.count = static_cast<int64_t>(items_.size());
 }
 
-void CheckedSide::normalize(const Kernels& kernels) {
-  norms_.resize(side_.rows);
+void Ragged::normalize(const Kernels& kernels) {
+  norms_.resize(view_.rows);
   Memory none;
-  parallel(side_.count, pass_work(side_), 0, none,
-           [&](int64_t item, Workspace&) { kernels.row_norms(side_, item, norms_.data()); });
-  side_.norms = norms_.data();
+  parallel(view_.count, pass_work(view_), 0, none,
+           [&](int64_t item, Workspace&) { kernels.row_norms(view_, item, norms_.data()); });
+  view_.norms = norms_.data();
 }
 
-Tensor CheckedSide::new_gradient(bool wanted) const {
-  const Tensor& values = tensors_.values[0];
+Tensor Ragged::new_gradient(bool wanted) const {
+  const Tensor& values = values_[0];
   if (!wanted) return torch::stable::new_empty(values, {0});
   Tensor zeros = torch::stable::new_empty(values, values.sizes());
-  const int64_t bytes = zeros.numel() * side_.element_bytes();
+  const int64_t bytes = zeros.numel() * view_.element_bytes();
   if (bytes == 0) return zeros;
   in_large_pages(zeros.mutable_data_ptr(), bytes);
   if (!in_forked_child()) return torch::stable::zero_(zeros);
@@ -86,35 +84,35 @@ Tensor CheckedSide::new_gradient(bool wanted) const {
   return zeros;
 }
 
-void CheckedSide::read_list() {
-  items_.reserve(tensors_.values.size());
-  for (const Tensor& item : tensors_.values) {
-    add(data_of(item), item.stride(0) * side_.element_bytes(), item.size(0), side_.rows);
+void Ragged::read_list() {
+  items_.reserve(values_.size());
+  for (const Tensor& item : values_) {
+    add(data_of(item), item.stride(0) * view_.element_bytes(), item.size(0), view_.rows);
   }
-  width_ = side_.longest;
+  width_ = view_.longest;
 }
 
-void CheckedSide::read_offsets() {
-  const Tensor& values = tensors_.values[0];
-  const Tensor offsets = in_order(*tensors_.offsets);
+void Ragged::read_offsets() {
+  const Tensor& values = values_[0];
+  const Tensor offsets = in_order(*offsets_);
   const int64_t* begins = integers(offsets, name_);
   const int64_t count = offsets.size(0) - 1, rows = values.size(0);
   STD_TORCH_CHECK(count >= 0, name_, " take offsets of n + 1 items");
   const char* const data = data_of(values);
-  const int64_t row_bytes = values.stride(0) * side_.element_bytes();
+  const int64_t row_bytes = values.stride(0) * view_.element_bytes();
   items_.reserve(count);
   for (int64_t item = 0; item < count; ++item) {
     const int64_t start = begins[item], end = begins[item + 1];
-    STD_TORCH_CHECK(start >= 0 && (start < end || (allows_empty_ && start == end)) && end <= rows, name_, ": item ",
-                    item, " has rows ", start, " to ", end, ", which are none or reach past the features");
+    STD_TORCH_CHECK(start >= 0 && start <= end && end <= rows, name_, ": item ", item, " has rows ", start, " to ", end,
+                    ", which reach past the features");
     add(data + start * row_bytes, row_bytes, end - start, start);
   }
-  width_ = side_.longest;
+  width_ = view_.longest;
 }
 
-void CheckedSide::read_mask() {
-  const Tensor& values = tensors_.values[0];
-  const Tensor mask = in_order(*tensors_.mask);
+void Ragged::read_mask() {
+  const Tensor& values = values_[0];
+  const Tensor mask = in_order(*mask_);
   const int64_t count = values.size(0);
   width_ = values.size(1);
   STD_TORCH_CHECK(mask.is_cpu() && mask.dim() == 2 && mask.scalar_type() == ScalarType::Bool && mask.size(0) == count &&
@@ -122,8 +120,8 @@ void CheckedSide::read_mask() {
                   name_, ": the mask must be a (n, L) bool tensor on the CPU");
   const bool* valid = mask.const_data_ptr<bool>();
   const char* const data = data_of(values);
-  const int64_t item_bytes = values.stride(0) * side_.element_bytes();
-  const int64_t row_bytes = values.stride(1) * side_.element_bytes();
+  const int64_t item_bytes = values.stride(0) * view_.element_bytes();
+  const int64_t row_bytes = values.stride(1) * view_.element_bytes();
   places_.reserve(count * width_);  // items point into it
   items_.reserve(count);
   for (int64_t item = 0; item < count; ++item) {
@@ -136,102 +134,108 @@ void CheckedSide::read_mask() {
     // Without holes it is an item like any other.
     if (length > 0 && places[length - 1] != length - 1) {
       items_.back().places = places;
-      side_.masked = true;
+      view_.masked = true;
     }
   }
 }
 
-void CheckedSide::read_lengths() {
-  const Tensor& values = tensors_.values[0];
+void Ragged::read_lengths() {
+  const Tensor& values = values_[0];
   const int64_t count = values.size(0);
   width_ = values.size(1);
   std::optional<Tensor> lengths;
-  if (tensors_.lengths) lengths = in_order(*tensors_.lengths);
+  if (lengths_) lengths = in_order(*lengths_);
   const int64_t* sizes = lengths ? integers(*lengths, name_) : nullptr;
   STD_TORCH_CHECK(!lengths || lengths->size(0) == count, name_, ": one length for each item");
   const char* const data = data_of(values);
-  const int64_t item_bytes = values.stride(0) * side_.element_bytes();
-  const int64_t row_bytes = values.stride(1) * side_.element_bytes();
+  const int64_t item_bytes = values.stride(0) * view_.element_bytes();
+  const int64_t row_bytes = values.stride(1) * view_.element_bytes();
   items_.reserve(count);
   for (int64_t item = 0; item < count; ++item) {
     const int64_t length = sizes ? sizes[item] : width_;
-    STD_TORCH_CHECK((length > 0 || (allows_empty_ && length == 0)) && length <= width_, name_, ": item ", item,
-                    " has length ", length, ", which is empty or reaches past the features");
+    STD_TORCH_CHECK(length >= 0 && length <= width_, name_, ": item ", item, " has length ", length,
+                    ", which reaches past the features");
     add(data + item * item_bytes, row_bytes, length, item * width_);
   }
 }
 
-void CheckedSide::add(const char* rows, int64_t row_bytes, int64_t length, int64_t first) {
-  STD_TORCH_CHECK(length > 0 || allows_empty_, name_, ": item ", items_.size(), " has no valid rows");
+void Ragged::add(const char* rows, int64_t row_bytes, int64_t length, int64_t first) {
+  STD_TORCH_CHECK(length > 0 || allows_empty_, name_, ": item ", items_.size(), " has length 0 and no empty score");
   has_empty_ = has_empty_ || length == 0;
-  items_.push_back({rows, row_bytes, nullptr, length, side_.rows, first});
-  side_.rows += length;
-  side_.longest = std::max(side_.longest, length);
+  items_.push_back({rows, row_bytes, nullptr, length, view_.rows, first});
+  view_.rows += length;
+  view_.longest = std::max(view_.longest, length);
 }
 
-CheckedBatch::CheckedBatch(BatchArguments arguments)
-    : words_attend_(arguments.direction == 0),
-      split_float32_(arguments.split_float32),
-      empty_score_(arguments.empty_score),
-      regions_(std::move(arguments.regions), arguments.empty_score.has_value(), "regions"),
-      words_(std::move(arguments.words), arguments.empty_score.has_value(), "words") {
-  STD_TORCH_CHECK(arguments.direction == 0 || arguments.direction == 1, "unknown direction ", arguments.direction);
-  const Side &images = regions_.side(), &captions = words_.side();
+Batch::Batch(Arguments& arguments, bool listed)
+    : regions_(arguments, listed, "regions"),
+      words_(arguments, listed, "words"),
+      listed_(arguments.take<std::optional<Tensor>>()),
+      empty_score_(arguments.take<std::optional<double>>()),
+      split_float32_(arguments.take<bool>()),
+      words_attend_(arguments.take<int64_t>() == 0),
+      normalize_(arguments.take<bool>()) {}
+
+void Batch::read(const Arguments& arguments) {
+  arguments.finish();
+  regions_.read(empty_score_.has_value());
+  words_.read(empty_score_.has_value());
+  const RaggedView &images = regions_.view(), &captions = words_.view();
   STD_TORCH_CHECK(images.dim == captions.dim, "regions have D = ", images.dim, " but words have D = ", captions.dim);
   STD_TORCH_CHECK(images.dtype == captions.dtype, "regions and words must have one dtype");
   kernels_ = &crossret::kernels(images.dtype, split_float32_);
-  if (arguments.pairs) {
-    const Tensor& pairs = *arguments.pairs;
-    STD_TORCH_CHECK(pairs.is_cpu() && pairs.dim() == 2 && pairs.size(1) == 2 && pairs.scalar_type() == ScalarType::Long,
-                    "pairs must be a (P, 2) int64 tensor on the CPU");
-    rows_ = in_order(pairs);
-    const int64_t* rows = rows_->const_data_ptr<int64_t>();
-    pairs_ = PairList{rows, rows_->size(0), words_attend_ ? 0 : 1};
+  if (listed_) {
+    STD_TORCH_CHECK(
+        listed_->is_cpu() && listed_->dim() == 2 && listed_->size(1) == 2 && listed_->scalar_type() == ScalarType::Long,
+        "pairs must be a (P, 2) int64 tensor on the CPU");
+    listed_ = in_order(*listed_);
+    const int64_t* rows = listed_->const_data_ptr<int64_t>();
+    pairs_ = PairList{rows, listed_->size(0), words_attend_ ? 0 : 1};
     for (int64_t k = 0; k < pairs_->count; ++k) {
       const int64_t image = rows[2 * k], caption = rows[2 * k + 1];
       STD_TORCH_CHECK(image >= 0 && image < images.count, "pairs[", k, "] names image ", image);
       STD_TORCH_CHECK(caption >= 0 && caption < captions.count, "pairs[", k, "] names caption ", caption);
     }
   }
-  if (!arguments.normalize) return;
+  if (!normalize_) return;
   regions_.normalize(*kernels_);
   words_.normalize(*kernels_);
 }
 
-void CheckedBatch::lay_out(Operands& operands) const {
-  operands.contexts = words_attend_ ? regions_.side() : words_.side();
-  operands.queries = words_attend_ ? words_.side() : regions_.side();
+void Batch::lay_out(Operands& operands) const {
+  operands.contexts = contexts().view();
+  operands.queries = queries().view();
   operands.context_layout = kernels_->layout(operands.contexts, true, split_float32_);
   operands.query_layout = kernels_->layout(operands.queries, false, split_float32_);
 }
 
-Tensor CheckedBatch::new_scores() const {
+Tensor Batch::new_scores() const {
   const int32_t dtype = aoti_torch_dtype_float32();
   const Tensor scores =
-      pairs_ ? empty<1>({pairs_->count}, dtype) : empty<2>({regions_.side().count, words_.side().count}, dtype);
-  if (regions_.has_empty() || words_.has_empty()) {
+      pairs_ ? empty<1>({pairs_->count}, dtype) : empty<2>({regions_.view().count, words_.view().count}, dtype);
+  if (has_empty()) {
     std::fill_n(scores.mutable_data_ptr<float>(), count(), static_cast<float>(*empty_score_));
   }
   return scores;
 }
 
-Tensor CheckedBatch::new_indices(std::optional<int64_t> wanted) const {
-  const int64_t least = queries().width(), width = wanted.value_or(queries().side().longest);
-  STD_TORCH_CHECK(width >= (queries().side().masked ? least : queries().side().longest), "width is ", width,
+Tensor Batch::new_indices(std::optional<int64_t> wanted) const {
+  const int64_t least = queries().width(), width = wanted.value_or(queries().view().longest);
+  STD_TORCH_CHECK(width >= (queries().view().masked ? least : queries().view().longest), "width is ", width,
                   " but an item has ", least, " queries");
   const int32_t dtype = aoti_torch_dtype_int64();
   const Tensor indices = pairs_ ? empty<2>({pairs_->count, width}, dtype)
-                                : empty<3>({regions_.side().count, words_.side().count, width}, dtype);
-  if (regions_.has_empty() || words_.has_empty()) {
+                                : empty<3>({regions_.view().count, words_.view().count, width}, dtype);
+  if (has_empty()) {
     std::fill_n(indices.mutable_data_ptr<int64_t>(), count() * width, int64_t{-1});
   }
   return indices;
 }
 
-ScoreGradients CheckedBatch::gradients(const Tensor& grads) const {
+ScoreGradients Batch::gradients(const Tensor& grads) const {
   const bool fits =
       pairs_ ? grads.dim() == 1 && grads.size(0) == pairs_->count
-             : grads.dim() == 2 && grads.size(0) == regions_.side().count && grads.size(1) == words_.side().count;
+             : grads.dim() == 2 && grads.size(0) == regions_.view().count && grads.size(1) == words_.view().count;
   STD_TORCH_CHECK(fits && grads.is_cpu() && grads.scalar_type() == ScalarType::Float,
                   "grad_scores must be float32 of the scores' shape, on the CPU");
   const float* data = grads.const_data_ptr<float>();

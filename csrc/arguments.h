@@ -1,15 +1,16 @@
-// The tensors of a pairwise operation as the kernels take them: every argument that they rely on is checked here.
+// Arguments of pairwise operations, turned from tensors into what kernels take; what would lead them out of memory is
+// refused here.
 #pragma once
 #include <torch/csrc/stable/tensor.h>
 
 #include <optional>
-#include <string>
 #include <vector>
 
+#include "call.h"
 #include "dispatch.h"
 #include "pairs/backward.h"
 #include "pairs/plan.h"
-#include "pairs/side.h"
+#include "pairs/operands.h"
 #include "tensor.h"
 
 namespace crossret {
@@ -17,29 +18,29 @@ namespace crossret {
 // The integers of a 1-D int64 tensor.
 const int64_t* integers(const torch::stable::Tensor& tensor, const char* name);
 
-// One side of the batch as operations take it: one tensor padded (n, L, D) with `lengths` (n), a `mask` (n, L), or
-// neither where all L rows are valid; or one packed (rows, D), item k in rows offsets[k] … offsets[k + 1] − 1; or,
-// without any of these, several tensors (rows of an item, D).
-struct SideTensors {
-  std::vector<torch::stable::Tensor> values;
-  std::optional<torch::stable::Tensor> offsets, lengths, mask;
-};
-
-// One side of the batch, its bounds checked, the norms of its rows computed where it is to be normalised.
-class CheckedSide {
+// One side of a call: items of any number of rows in the layout that they come in, as Python's `Ragged` has them.
+//   padded (n, L, D), with `lengths` (n), a `mask` (n, L), or neither where all L rows are valid
+//   packed (rows, D), item k in rows offsets[k] … offsets[k + 1] − 1
+//   listed, several tensors (rows of an item, D), where the schema has a list in place of the values
+//
+// Two steps: arguments are taken, then read, so that what a check refuses is released. Python has checked what callers
+// pass, but for values while torch.compile traces: only what would lead out of memory is checked again.
+class Ragged {
  public:
-  CheckedSide(SideTensors tensors, bool allows_empty, const char* name);
-  CheckedSide(const CheckedSide&) = delete;
-  CheckedSide& operator=(const CheckedSide&) = delete;
+  Ragged(Arguments& arguments, bool listed, const char* name);
+  Ragged(const Ragged&) = delete;
+  Ragged& operator=(const Ragged&) = delete;
 
+  void read(bool allows_empty);
+  // Computes the norms of all rows, by which kernels divide them.
   void normalize(const Kernels& kernels);
 
-  const Side& side() const { return side_; }
+  const RaggedView& view() const { return view_; }
   bool has_empty() const { return has_empty_; }
-  // Queries of each item that an index has a place for: rows of padded features, else of the longest item.
+  // Places of an item's rows in results: L of padded features, else rows of the longest item.
   int64_t width() const { return width_; }
 
-  // A zero gradient of all rows; empty where it is not wanted.
+  // Zeros of the values' shape and dtype; (0,) where no gradient is wanted.
   torch::stable::Tensor new_gradient(bool wanted) const;
 
  private:
@@ -47,34 +48,28 @@ class CheckedSide {
   void read_offsets();
   void read_mask();
   void read_lengths();
-  // An item of the rows at `rows`; `first` is that of its gradient.
+  // An item of `length` rows from `rows` on; `first` is the row of its gradient.
   void add(const char* rows, int64_t row_bytes, int64_t length, int64_t first);
 
   const char* const name_;
-  const bool allows_empty_;
-  SideTensors tensors_;
+  std::vector<torch::stable::Tensor> values_;
+  const std::optional<torch::stable::Tensor> offsets_, lengths_, mask_;
   std::vector<Item> items_;
   std::vector<int32_t> places_;
   std::vector<float> norms_;
-  Side side_{};
-  bool has_empty_ = false;
+  RaggedView view_{};
+  bool allows_empty_ = false, has_empty_ = false;
   int64_t width_ = 0;
 };
 
-// What every pairwise operation is given besides its own options.
-struct BatchArguments {
-  SideTensors regions, words;
-  std::optional<torch::stable::Tensor> pairs;
-  std::optional<double> empty_score;
-  bool split_float32;
-  int64_t direction;  // 0, t2i: regions are the contexts and words attend; 1, i2t: the other way round
-  bool normalize;
-};
-
-// A batch whose kernels are chosen, seen as contexts and queries.
-class CheckedBatch {
+// What every pairwise operation takes besides its own options, in the order of the schemas, seen as contexts and
+// queries; and the kernels of its dtype.
+class Batch {
  public:
-  explicit CheckedBatch(BatchArguments arguments);
+  explicit Batch(Arguments& arguments, bool listed = false);
+
+  // Reads both sides and the pairs. All arguments of the call have been taken.
+  void read(const Arguments& arguments);
 
   const Kernels& kernels() const { return *kernels_; }  // one choice for the whole call
   const PairList* pairs() const { return pairs_ ? &*pairs_ : nullptr; }
@@ -82,29 +77,34 @@ class CheckedBatch {
   // Completes a call's operands.
   void lay_out(Operands& operands) const;
 
-  // A tensor of one value, or of a row of so many, for every pair, filled where an item is empty; and from pair to pair
-  // of one.
+  // Results of every pair, (images, captions) or (P,), filled where an item is empty: float32 scores, and int64 rows of
+  // `width` indices, by default as many as the longest item has queries.
   torch::stable::Tensor new_scores() const;
   torch::stable::Tensor new_indices(std::optional<int64_t> width) const;
-  int64_t context_stride() const { return words_attend_ ? words_.side().count : 1; }
-  int64_t query_stride() const { return words_attend_ ? 1 : words_.side().count; }
+  // Strides of the scores of all pairs.
+  int64_t context_stride() const { return words_attend_ ? words_.view().count : 1; }
+  int64_t query_stride() const { return words_attend_ ? 1 : words_.view().count; }
 
-  // The scores' gradients, checked.
+  // ∂L/∂scores, of the scores' shape and any strides.
   ScoreGradients gradients(const torch::stable::Tensor& grad_scores) const;
 
-  const CheckedSide& regions() const { return regions_; }
-  const CheckedSide& words() const { return words_; }
+  const Ragged& regions() const { return regions_; }
+  const Ragged& words() const { return words_; }
+  const Ragged& contexts() const { return words_attend_ ? regions_ : words_; }
+  const Ragged& queries() const { return words_attend_ ? words_ : regions_; }
   bool words_attend() const { return words_attend_; }
+  bool has_empty() const { return regions_.has_empty() || words_.has_empty(); }
 
  private:
-  const CheckedSide& queries() const { return words_attend_ ? words_ : regions_; }
-  int64_t count() const { return pairs_ ? pairs_->count : regions_.side().count * words_.side().count; }
+  int64_t count() const { return pairs_ ? pairs_->count : regions_.view().count * words_.view().count; }
 
-  const bool words_attend_, split_float32_;
+  Ragged regions_, words_;
+  std::optional<torch::stable::Tensor> listed_;  // (P, 2) int64: image, caption
   const std::optional<double> empty_score_;
-  CheckedSide regions_, words_;
-  const Kernels* kernels_;
-  std::optional<torch::stable::Tensor> rows_;
+  const bool split_float32_;
+  const bool words_attend_;  // t2i: regions are the contexts; else i2t
+  const bool normalize_;
+  const Kernels* kernels_ = nullptr;
   std::optional<PairList> pairs_;
 };
 

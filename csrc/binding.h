@@ -5,50 +5,21 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <optional>
-#include <utility>
-#include <vector>
 
 #include "arguments.h"
 #include "call.h"
 
 namespace crossret {
 
-inline SideTensors take_side(Arguments& arguments, bool listed) {
-  SideTensors side;
-  if (listed) {
-    side.values = arguments.take<std::vector<torch::stable::Tensor>>();
-  } else {
-    side.values.push_back(arguments.take<torch::stable::Tensor>());
-  }
-  for (std::optional<torch::stable::Tensor>* part : {&side.offsets, &side.lengths, &side.mask}) {
-    *part = arguments.take<std::optional<torch::stable::Tensor>>();
-  }
-  return side;
-}
-
-// What every operation begins with.
-inline BatchArguments take_batch(Arguments& arguments, bool listed = false) {
-  BatchArguments batch;
-  batch.regions = take_side(arguments, listed);
-  batch.words = take_side(arguments, listed);
-  batch.pairs = arguments.take<std::optional<torch::stable::Tensor>>();
-  batch.empty_score = arguments.take<std::optional<double>>();
-  batch.split_float32 = arguments.take<bool>();
-  batch.direction = arguments.take<int64_t>();
-  batch.normalize = arguments.take<bool>();
-  return batch;
-}
-
 // An Operation takes its own options, makes a call of a batch, and has kernels that score and differentiate it.
 template <class Operation, bool listed>
 void scores(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   Arguments arguments(stack, n_arguments);
-  BatchArguments given = take_batch(arguments, listed);
+  Batch batch(arguments, listed);
   const Operation operation = Operation::take(arguments);
   constexpr bool saves = Operation::saves && !listed;
   const bool save = saves && arguments.take<bool>();
-  arguments.finish();
-  const CheckedBatch batch(std::move(given));
+  batch.read(arguments);
   auto call = operation.call(batch);
   const torch::stable::Tensor scores = batch.new_scores();
   call.scores = scores.mutable_data_ptr<float>();
@@ -62,13 +33,13 @@ void scores(StableIValue* stack, uint64_t n_arguments, uint64_t) {
 
 // Returns the gradients of regions and words that are wanted, summed up by run(contexts, queries).
 template <class Run>
-void differentiate(const CheckedBatch& batch, bool regions_need_grad, bool words_need_grad, StableIValue* stack,
+void differentiate(const Batch& batch, bool regions_need_grad, bool words_need_grad, StableIValue* stack,
                    const Run& run) {
   const torch::stable::Tensor of_regions = batch.regions().new_gradient(regions_need_grad);
   const torch::stable::Tensor of_words = batch.words().new_gradient(words_need_grad);
-  SideGradient regions(batch.regions().side(), regions_need_grad ? of_regions.mutable_data_ptr() : nullptr,
+  SideGradient regions(batch.regions().view(), regions_need_grad ? of_regions.mutable_data_ptr() : nullptr,
                        batch.kernels().finish_gradient);
-  SideGradient words(batch.words().side(), words_need_grad ? of_words.mutable_data_ptr() : nullptr,
+  SideGradient words(batch.words().view(), words_need_grad ? of_words.mutable_data_ptr() : nullptr,
                      batch.kernels().finish_gradient);
   SideGradient &contexts = batch.words_attend() ? regions : words, &queries = batch.words_attend() ? words : regions;
   run(contexts, queries);
@@ -83,12 +54,11 @@ void gradients(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   const torch::stable::Tensor grad_scores = arguments.take<torch::stable::Tensor>();
   std::optional<torch::stable::Tensor> kept;
   if constexpr (Operation::saves) kept = arguments.take<torch::stable::Tensor>();
-  BatchArguments given = take_batch(arguments);
+  Batch batch(arguments);
   const Operation operation = Operation::take(arguments);
   if constexpr (Operation::saves) arguments.take<bool>();  // whether it was to be kept
   const bool regions_need_grad = arguments.take<bool>(), words_need_grad = arguments.take<bool>();
-  arguments.finish();
-  const CheckedBatch batch(std::move(given));
+  batch.read(arguments);
   auto call = operation.call(batch);
   if constexpr (Operation::saves) Operation::read(*kept, batch, call);
   const ScoreGradients grads = batch.gradients(grad_scores);

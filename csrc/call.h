@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "pairs/side.h"
+#include "pairs/operands.h"
 
 namespace crossret {
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "pairs/side.h"
+#include "pairs/operands.h"
 #include "pairs/workspace.h"
 
 // GCC has AVX512-BF16 since its version 10.
@@ -79,13 +79,13 @@ enum class Set : int { CROSSRET_SETS(CROSSRET_SET_NUMBER, ) };
 struct Kernels {
   const char* isa;
   Set set;
-  Layout (*layout)(const Side&, bool is_context, bool split);
-  void (*row_norms)(const Side&, int64_t item, float* norms);
+  Layout (*layout)(const RaggedView&, bool is_context, bool split);
+  void (*row_norms)(const RaggedView&, int64_t item, float* norms);
   void (*pack_queries)(const Operands&, const Rectangle&, const QueryBlock&, Workspace&);
   void (*copy_contexts)(const Operands&, const Rectangle&, const ContextGroup&);
   void (*prepare_contexts)(const Operands&, const Rectangle&, const ContextGroup&, Workspace&);  // with their factors
   void (*prepare_memory)(const Operands&, Workspace&);
-  void (*finish_gradient)(const Side&, int64_t item, int64_t row, const float* sum, void* out);
+  void (*finish_gradient)(const RaggedView&, int64_t item, int64_t row, const float* sum, void* out);
 };
 
 // Names of the instruction sets that were built and that this processor has or emulates.

@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "pairs/memory.h"
-#include "pairs/side.h"
+#include "pairs/operands.h"
 
 namespace crossret {
 

@@ -17,31 +17,29 @@ using torch::stable::Tensor;
 class Attending {
  public:
   explicit Attending(Arguments& arguments)
-      : given_(take_batch(arguments)),
+      : batch(arguments),
         options_(take_attention_options(arguments)),
         query_places_(arguments.take<int64_t>()),
         context_places_(arguments.take<int64_t>()),
         attended_(arguments.take<bool>()) {}
 
-  // After all arguments are taken.
-  CrossAttentionCall call(const CheckedBatch& batch) const {
+  // Behind batch.read().
+  CrossAttentionCall call() const {
     STD_TORCH_CHECK(batch.pairs() != nullptr, "pairs are needed");
     CrossAttentionCall call{};
     batch.lay_out(call);
     call.options = options_;
-    const CheckedSide &contexts = batch.words_attend() ? batch.regions() : batch.words(),
-                      &queries = batch.words_attend() ? batch.words() : batch.regions();
-    const auto fits = [](const CheckedSide& side, int64_t places) {
-      return places >= (side.side().masked ? side.width() : side.side().longest);
+    const auto fits = [](const Ragged& side, int64_t places) {
+      return places >= (side.view().masked ? side.width() : side.view().longest);
     };
-    STD_TORCH_CHECK(fits(contexts, context_places_) && fits(queries, query_places_),
+    STD_TORCH_CHECK(fits(batch.contexts(), context_places_) && fits(batch.queries(), query_places_),
                     "there are fewer places than an item has rows");
     return call;
   }
 
   // Shapes of attended vectors, weights and relevances.
-  std::array<std::array<int64_t, 3>, 2> shapes(const CheckedBatch& batch) const {
-    const int64_t count = batch.pairs()->count, dim = attended_ ? batch.regions().side().dim : 0;
+  std::array<std::array<int64_t, 3>, 2> shapes() const {
+    const int64_t count = batch.pairs()->count, dim = attended_ ? batch.regions().view().dim : 0;
     return {{{count, query_places_, dim}, {count, query_places_, context_places_}}};
   }
 
@@ -50,10 +48,9 @@ class Attending {
     return {query_places_, context_places_, attended_ ? attended : nullptr, weights, relevances};
   }
 
-  BatchArguments batch() { return std::move(given_); }
+  Batch batch;
 
  private:
-  BatchArguments given_;
   CrossAttentionOptions options_;
   int64_t query_places_, context_places_;
   bool attended_;
@@ -62,18 +59,17 @@ class Attending {
 void attend(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   Arguments arguments(stack, n_arguments);
   Attending attending(arguments);
-  arguments.finish();
-  const CheckedBatch batch(attending.batch());
-  CrossAttentionCall call = attending.call(batch);
+  attending.batch.read(arguments);
+  const Batch& batch = attending.batch;
+  CrossAttentionCall call = attending.call();
   const int32_t dtype = aoti_torch_dtype_float32();
-  const auto [of_attended, of_weights] = attending.shapes(batch);
+  const auto [of_attended, of_weights] = attending.shapes();
   const Tensor scores = batch.new_scores(), attended = empty<3>(of_attended, dtype);
   const Tensor weights = empty<3>(of_weights, dtype), relevances = empty<2>({of_weights[0], of_weights[1]}, dtype);
   for (const Tensor* made : {&attended, &weights, &relevances}) {
     const int64_t bytes = made->numel() * static_cast<int64_t>(sizeof(float));
     in_large_pages(made->mutable_data_ptr(), bytes);
-    const bool has_empty = batch.regions().has_empty() || batch.words().has_empty();
-    if (has_empty && bytes > 0) std::memset(made->mutable_data_ptr(), 0, bytes);
+    if (batch.has_empty() && bytes > 0) std::memset(made->mutable_data_ptr(), 0, bytes);
   }
   call.scores = scores.mutable_data_ptr<float>();
   call.made = attending.results(attended.mutable_data_ptr<float>(), weights.mutable_data_ptr<float>(),
@@ -100,10 +96,10 @@ void attend_gradients(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   const auto grad_weights = arguments.take<Tensor>(), grad_relevances = arguments.take<Tensor>();
   Attending attending(arguments);
   const bool regions_need_grad = arguments.take<bool>(), words_need_grad = arguments.take<bool>();
-  arguments.finish();
-  const CheckedBatch batch(attending.batch());
-  CrossAttentionCall call = attending.call(batch);
-  const auto [of_attended, of_weights] = attending.shapes(batch);
+  attending.batch.read(arguments);
+  const Batch& batch = attending.batch;
+  CrossAttentionCall call = attending.call();
+  const auto [of_attended, of_weights] = attending.shapes();
   const Tensor attended = given(grad_attended, {of_attended[0], of_attended[1], of_attended[2]});
   const Tensor weights = given(grad_weights, {of_weights[0], of_weights[1], of_weights[2]});
   const Tensor relevances = given(grad_relevances, {of_weights[0], of_weights[1]});

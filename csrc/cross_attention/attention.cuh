@@ -1,129 +1,16 @@
-// Stacked cross attention of a tile of queries and a tile of contexts in CUDA (kernels.md §1): similarities go from the
-// product's accumulators to shared memory, where they become weights and relevances.
+// Stacked cross attention of a tile of queries and a tile of contexts in CUDA (kernels.md §1): similarities in shared
+// memory become weights and relevances.
 //
-// A job is some items of queries, or one that is longer than a tile and passes through it in pieces, by some items of
-// contexts, whose rows are the tile's columns. Rows come packed (`pack.cuh`): finite, aligned, padded with zeros. A
-// warp takes 16 rows and one item of contexts at a time. Its lane g * 4 + t has rows g and g + 8, and of every 8
+// A warp takes 16 rows and one item of contexts at a time. Its lane g * 4 + t has rows g and g + 8, and of every 8
 // columns t and t + 4, so that its accesses lie in 32 banks; fragments of the Gram matrices are made for that order
 // (`gram.cuh`).
 #pragma once
-#include "cross_attention/gram.cuh"
-#include "cross_attention/problem.h"
+#include "cross_attention/job.cuh"
 
 namespace crossret {
 namespace gpu {
 
-constexpr int kMostQueries = 16, kMostContexts = 16;  // items of a job: sums over them are half a warp's
-constexpr int kRelevancePitch = kMostContexts + 1;
-constexpr float kEps = 1e-8f;          // of the published code: added to norms, and the cosine's least denominator
-constexpr float kMostLogit = 3.4e38f;  // so that no difference to the greatest is ∞ − ∞, however large λ is
-constexpr float kMostCosine = 2.0f;
-constexpr float kMostFactor = 1e30f;  // of gradients' factors
-constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 constexpr int kContextsAtOnce = 64;  // whose weights a lane holds
-
-struct AttentionOptions {
-  Norm norm;
-  Pooling pooling;
-  bool shifted;  // whether the greatest logit is taken out
-  bool normalize;
-  float slope;  // of the clip below zero, 1 for none
-  float lambda_softmax, lambda_lse, empty_score;
-};
-
-// Where the parts of a block's shared memory begin, in bytes. Tiles have `pitch` columns.
-struct AttentionMemory {
-  int pitch;  // an odd multiple of 4, at least columns in eights
-  int ring, similarities, weights;
-  int factors, greatest;  // of items of queries and contexts; the latter of the softmax
-  int relevances;         // of rows and items of contexts
-  int column_scales, column_sources, row_lengths, row_scales, row_items, row_sources;
-  int query_begins, query_firsts, context_begins, context_firsts, context_flags;
-  // For gradients: Gp of every weight; norms and what they pull on, beside factors; beside relevances their gradients
-  // and what these are multiplied by; the greatest relevance of pairs, the row of the first of those, and the sum.
-  int weighted, norms, pulls, gradients, of_products, of_squares, means, pooled;
-  int total;
-
-  template <class Shape>
-  static AttentionMemory of(int most_columns, int most_queries, bool softmax, bool gradients) {
-    AttentionMemory made{};
-    int end = 0;
-    const auto take = [&](int words) {
-      const int begin = end;
-      end += (4 * words + 15) / 16 * 16;
-      return begin;
-    };
-    const int columns = most_columns > Shape::columns ? most_columns : Shape::columns;
-    const int pitch = made.pitch = (columns + 7) / 8 * 8 + 4, tile = Shape::rows * pitch;
-    if (gradients) {
-      made.similarities = take(tile);
-      made.ring = made.weights = take(tile), made.weighted = take(tile);
-      if (end < made.ring + Shape::ring_bytes) end = made.ring + Shape::ring_bytes;
-    } else if (most_columns <= Shape::columns) {  // the product is over before similarities are stored
-      take(tile * 4 > Shape::ring_bytes ? tile : Shape::ring_bytes / 4);
-    } else {
-      take(Shape::ring_bytes / 4);
-      made.similarities = made.weights = take(tile);
-    }
-    const int of_contexts = most_queries * pitch, of_rows = Shape::rows * kRelevancePitch;
-    made.factors = take(of_contexts), made.greatest = take(softmax ? of_contexts : 0);
-    made.relevances = take(of_rows), made.column_scales = take(pitch);
-    made.column_sources = take(pitch);
-    for (int* part : {&made.row_lengths, &made.row_scales, &made.row_items, &made.row_sources}) {
-      *part = take(Shape::rows);
-    }
-    made.query_begins = take(most_queries + 1), made.query_firsts = take(most_queries);
-    made.context_begins = take(kMostContexts + 1), made.context_firsts = take(kMostContexts);
-    made.context_flags = take(kMostContexts);
-    if (gradients) {
-      made.norms = take(of_contexts), made.pulls = take(of_contexts);
-      for (int* part : {&made.gradients, &made.of_products, &made.of_squares, &made.means}) *part = take(of_rows);
-      made.pooled = take(3 * kMostQueries * kMostContexts);
-    }
-    made.total = end;
-    return made;
-  }
-};
-
-// At which items jobs begin: so many apart, or where a table (jobs + 1) says.
-struct JobBounds {
-  Global<const int> table;
-  int apart, n_items;  // the former 0 where there is a table
-
-  CROSSRET_DEVICE int begin(int number) const {
-    if (apart == 0) return load(table, number);
-    return number * apart < n_items ? number * apart : n_items;
-  }
-};
-
-struct AttentionProblem {
-  PackedSide queries, contexts;
-  int dim;  // of packed rows
-  JobBounds query_jobs, context_jobs;
-  int n_query_jobs, n_context_jobs, most_queries;  // items of queries in a job
-  Global<const Chunk> grams;
-  int64_t gram_apart;       // of an item's first fragment and the next one's
-  Global<const int> flags;  // (items)
-  AttentionOptions options;
-  AttentionMemory memory;
-};
-
-// What all threads know of a job.
-struct Job {
-  int first_query, n_queries, n_rows;  // items of queries, of listed pairs the place of the first, and their rows
-  int first_context, n_contexts;       // items of contexts
-  int n_columns;                       // rows of those
-};
-
-// What has been pooled of a pair's relevances.
-struct Pooled {
-  float sum, greatest;  // of "lse" the sum of exponentials, the greatest taken out
-  int first;            // row of the greatest
-};
-
-CROSSRET_DEVICE float inverse(float x) { return x > 0.0f ? 1.0f / x : 0.0f; }
-CROSSRET_DEVICE float clipped(float s, float slope) { return s > 0.0f ? s : slope * s; }
-CROSSRET_DEVICE float bounded(float x, float most) { return fminf(fmaxf(x, -most), most); }
 
 // Over the four lanes of a row.
 CROSSRET_DEVICE float sum_of_row(float x) {
@@ -140,131 +27,18 @@ CROSSRET_DEVICE float sum_of_warp(float x) {
   return x;
 }
 
-// A block at work. With gradients to follow weights have a tile of their own, and what attends leaves Gp and factors.
+// A job's weights and relevances. For gradients weights have a tile of their own, and Gp and the relevances'
+// derivatives are stored.
 template <class Shape, class Arithmetic, bool gradients>
-class AttentionTile {
+class AttentionTile : public JobTile<Shape, Arithmetic> {
+  using Base = JobTile<Shape, Arithmetic>;
+
  public:
-  using Element = typename Features<Arithmetic>::Element;
+  using Base::floats, Base::ints;
+  using typename Base::Element;
   static_assert(Shape::threads >= kMostQueries * kMostContexts, "a thread pools each pair of a job");
 
-  CROSSRET_DEVICE explicit AttentionTile(const AttentionProblem& problem)
-      : problem_(problem), options_(problem.options), at_(problem.memory) {}
-
-  CROSSRET_DEVICE static Shared<float> floats(int byte) { return shared_at<float>(byte); }
-  CROSSRET_DEVICE static Shared<int> ints(int byte) { return shared_at<int>(byte); }
-
-  // Of a job's item of queries the packed rows, and where they begin among the job's.
-  CROSSRET_DEVICE void describe_query(const Job& job, int number, PackedItem item, int begin) const {
-    ints(at_.query_firsts)[number] = item.first;
-    ints(at_.query_begins)[number] = begin;
-    if (number == job.n_queries - 1) ints(at_.query_begins)[job.n_queries] = begin + item.count;
-  }
-
-  // Of the numbers of a warp's first lanes, one for each item of a job, those up to and with a lane's own.
-  CROSSRET_DEVICE static int sum_so_far(int number) {
-    const int lane = thread_index() % kWarp;
-#pragma unroll
-    for (int by = 1; by < kMostQueries; by *= 2) {
-      const int before = shuffle(number, lane < by ? lane : lane - by);
-      if (lane >= by) number += before;
-    }
-    return number;
-  }
-
-  CROSSRET_DEVICE void describe_queries(Job& job, int number) const {
-    job.first_query = problem_.query_jobs.begin(number);
-    job.n_queries = problem_.query_jobs.begin(number + 1) - job.first_query;
-    const int lane = thread_index() % kWarp;
-    PackedItem item{};
-    if (lane < job.n_queries) item = load(problem_.queries.items, job.first_query + lane);
-    const int end = sum_so_far(item.count);
-    if (thread_index() < job.n_queries) describe_query(job, lane, item, end - item.count);
-  }
-
-  CROSSRET_DEVICE void choose_contexts(Job& job, int number) const {
-    job.first_context = problem_.context_jobs.begin(number);
-    job.n_contexts = problem_.context_jobs.begin(number + 1) - job.first_context;
-  }
-
-  // Columns follow one another, whatever lies between the packed rows.
-  CROSSRET_DEVICE void describe_contexts(Job& job) const {
-    const int lane = thread_index() % kWarp;
-    PackedItem item{};
-    if (lane < job.n_contexts) item = load(problem_.contexts.items, job.first_context + lane);
-    const int end = sum_so_far(item.count);
-    job.n_columns = shuffle(end, job.n_contexts - 1);
-    if (thread_index() < job.n_contexts) {
-      ints(at_.context_begins)[lane] = end - item.count;
-      ints(at_.context_firsts)[lane] = item.first;
-      ints(at_.context_flags)[lane] = load(problem_.flags, job.first_context + lane);
-      if (lane == job.n_contexts - 1) ints(at_.context_begins)[job.n_contexts] = end;
-    }
-    sync_block();
-    for (int column = thread_index(), number = 0; column < at_.pitch; column += Shape::threads) {
-      int source = -1;
-      if (column < job.n_columns) {
-        while (column >= ints(at_.context_begins)[number + 1]) ++number;
-        source = ints(at_.context_firsts)[number] + column - ints(at_.context_begins)[number];
-      }
-      const float norm = source >= 0 ? load(problem_.contexts.norms, source) : 0.0f;
-      ints(at_.column_sources)[column] = source;
-      floats(at_.column_scales)[column] = options_.normalize ? inverse(norm) : 1.0f;
-    }
-  }
-
-  // Behind a barrier behind `describe_query`.
-  CROSSRET_DEVICE void count_rows(Job& job) const { job.n_rows = ints(at_.query_begins)[job.n_queries]; }
-  CROSSRET_DEVICE bool in_pieces(const Job& job) const { return job.n_rows > Shape::rows; }
-
-  // Of the rows of a piece that begins at row `begin` of the job; all threads have seen them when it returns.
-  CROSSRET_DEVICE void make_similarities(const Job& job, int begin) const {
-    load_rows(job, begin);
-    constexpr int element = static_cast<int>(sizeof(Element));
-    const int row_chunks = problem_.dim * element / kChunkBytes;  // a part has fewer chunks than 2³¹
-    const auto of_query = [&](int row) -> int {
-      const int source = ints(at_.row_sources)[row];
-      return source >= 0 ? source * row_chunks : -1;
-    };
-    const Shared<float> out = floats(at_.similarities);
-    for (int first = 0; first < job.n_columns; first += Shape::columns) {
-      const auto of_context = [&](int column) -> int {
-        return first + column < job.n_columns ? ints(at_.column_sources)[first + column] * row_chunks : -1;
-      };
-      Accumulators<Shape> sums;
-      multiply_tiles<Shape, Arithmetic>(sums, operand(problem_.queries.rows, of_query),
-                                        operand(problem_.contexts.rows, of_context), problem_.dim * element,
-                                        shared_at<Chunk>(at_.ring));
-      sync_block();  // the ring is free
-      sums.each_pair(job.n_columns - first, [&](int row, int column, float left, float right) {
-        const float scale = floats(at_.row_scales)[row];
-        const int at = first + column, cell = row * at_.pitch + at;
-        Shared<Two<float>>(out + cell)[0] = Two<float>{
-            {left * scale * floats(at_.column_scales)[at], right * scale * floats(at_.column_scales)[at + 1]}};
-      });
-    }
-    sync_block();
-  }
-
-  // What rows of a piece are, between barriers.
-  CROSSRET_DEVICE void load_rows(const Job& job, int begin) const {
-    sync_block();
-    for (int row = thread_index(); row < Shape::rows; row += Shape::threads) load_row(job, begin, row);
-    sync_block();
-  }
-
-  CROSSRET_DEVICE void load_row(const Job& job, int begin, int row) const {
-    const int place = begin + row;
-    int item = 0, source = -1;
-    if (place < job.n_rows) {
-      while (item + 1 < job.n_queries && place >= ints(at_.query_begins)[item + 1]) ++item;
-      source = ints(at_.query_firsts)[item] + place - ints(at_.query_begins)[item];
-    }
-    const float norm = source >= 0 ? load(problem_.queries.norms, source) : 0.0f;
-    ints(at_.row_items)[row] = item;
-    ints(at_.row_sources)[row] = source;
-    floats(at_.row_lengths)[row] = options_.normalize && norm > 0.0f ? 1.0f : norm;  // NaN where one is not finite
-    floats(at_.row_scales)[row] = options_.normalize ? inverse(norm) : 1.0f;
-  }
+  CROSSRET_DEVICE explicit AttentionTile(const AttentionProblem& problem) : Base(problem) {}
 
   // Of every item of queries and context, what similarities are normalised by, of the piece from row `begin` on.
   CROSSRET_DEVICE void measure(const Job& job, int begin) const {
@@ -286,12 +60,8 @@ class AttentionTile {
         floats(at_.factors)[at] = sum;
         continue;
       }
-      if (options_.norm != Norm::none) {
-        const bool squared = options_.norm == Norm::l2;
-        for (int row = from; row < to; ++row) {
-          const float y = x(row);
-          sum = fmaf(y, squared ? y : y < 0.0f ? -1.0f : 1.0f, sum);
-        }
+      for (int row = from; options_.norm != Norm::none && row < to; ++row) {
+        sum = add_norm_term(options_.norm, x(row), sum);
       }
       floats(at_.factors)[at] = begin > 0 ? sum + floats(at_.factors)[at] : sum;
     }
@@ -300,16 +70,11 @@ class AttentionTile {
   // What normalised similarities are multiplied by to be logits of base 2, in place of what `measure` found: by the
   // same threads.
   CROSSRET_DEVICE void finish_factors(const Job& job) const {
-    const float scale = options_.lambda_softmax * kLog2E;
     for (int unit = thread_index(); unit < job.n_queries * job.n_columns; unit += Shape::threads) {
       const int item = unit / job.n_columns, at = item * at_.pitch + unit - item * job.n_columns;
-      const float sum = floats(at_.factors)[at];
-      const float norm = options_.norm == Norm::l2 ? sqrtf(sum) : sum;
-      float factor = scale;
-      if (options_.norm == Norm::l2 || options_.norm == Norm::l1) factor = scale / (norm + kEps);
-      if (options_.norm == Norm::softmax) factor = sum > 0.0f ? scale / sum : 0.0f;
+      const float norm = finish_norm(options_.norm, floats(at_.factors)[at]);
       if (gradients) floats(at_.norms)[at] = norm;
-      floats(at_.factors)[at] = bounded(factor, kMostLogit);
+      floats(at_.factors)[at] = logit_factor(options_, norm);
     }
     sync_block();
   }
@@ -383,38 +148,25 @@ class AttentionTile {
     if (may_cancel) mend(first_row, first_column, count, orthogonal, products, squares);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float row_length = floats(at_.row_lengths)[rows[half]];
-      const float length = row_length * sqrtf(fmaxf(squares[half], 0.0f));
-      // ‖q‖‖a‖ or its floor, scaled by the Σp that the attended vectors lack.
-      const float denominator = fmaxf(fmaxf(length, totals[half] * kEps), kTiny);
-      const float cosine = length > 0.0f ? bounded(products[half] / denominator, kMostCosine) : 0.0f;
+      const Relevance relevance =
+          Relevance::of(floats(at_.row_lengths)[rows[half]], products[half], totals[half], squares[half]);
       const int at = rows[half] * kRelevancePitch + item;
-      if (t == 0) floats(at_.relevances)[at] = row_length == row_length ? cosine : NAN;
+      if (t == 0) floats(at_.relevances)[at] = relevance.value;
       if (!gradients) continue;
-      // With g = ∂L/∂r, ∂L/∂(q·a) is g of_products and twice ∂L/∂‖a‖² is −g of_squares. ∂L/∂(Σp), which the floor
-      // brings, is the same for all contexts of a query, so that the softmax drops it.
-      const bool moves = length > 0.0f && length >= totals[half] * kEps && squares[half] > 0.0f;
-      const float of_products = length > 0.0f ? fminf(1.0f / denominator, kMostFactor) : 0.0f;
-      const float of_squares = moves ? bounded(cosine / fmaxf(squares[half], kTiny), kMostFactor) : 0.0f;
       // What the softmax takes out of ∂L/∂p is g mean. It is zero but for rounding, which λ and long features would
       // blow up: made of the very numbers that it is taken out of.
       float sum = 0.0f;
       for (int c = t; c < count; c += 4) {
         const float weighted = floats(at_.weighted)[rows[half] * at_.pitch + first_column + c];
         const float p = weights[half][c];
-        sum = fmaf(p, of_weight(of_products, cells[half][c], of_squares, weighted), sum);
+        sum = fmaf(p, of_weight(relevance.of_products, cells[half][c], relevance.of_squares, weighted), sum);
       }
       const float mean = sum_of_row(sum) / fmaxf(totals[half], kTiny);
       if (t != 0) continue;
-      floats(at_.of_products)[at] = of_products;
-      floats(at_.of_squares)[at] = of_squares;
+      floats(at_.of_products)[at] = relevance.of_products;
+      floats(at_.of_squares)[at] = relevance.of_squares;
       floats(at_.means)[at] = mean;
     }
-  }
-
-  // ∂L/∂p of a cell over ∂L/∂r of its row.
-  CROSSRET_DEVICE static float of_weight(float of_products, float s, float of_squares, float weighted) {
-    return fmaf(of_products, s, -(of_squares * weighted));
   }
 
   CROSSRET_DEVICE float context_length(int column) const {
@@ -520,27 +272,12 @@ class AttentionTile {
     if (query >= job.n_queries || context >= job.n_contexts) return;
     const int first = ints(at_.query_begins)[query] - begin, last = ints(at_.query_begins)[query + 1] - begin;
     const int from = first > 0 ? first : 0, to = last < Shape::rows ? last : Shape::rows;
-    const auto relevance = [&](int row) -> float { return floats(at_.relevances)[row * kRelevancePitch + context]; };
-    const bool by_exponentials = options_.pooling == Pooling::lse;
-    const float before = pooled.greatest;
-    for (int row = from; row < to; ++row) {
-      if (gradients && relevance(row) > pooled.greatest) pooled.first = begin + row;
-      pooled.greatest = max_or_nan(pooled.greatest, relevance(row));
-      if (!by_exponentials) pooled.sum += relevance(row);
-    }
-    if (!by_exponentials) return;
-    const float scale = options_.lambda_lse * kLog2E;
-    if (before != -INFINITY) pooled.sum *= approx_exp2((before - pooled.greatest) * scale);
-    for (int row = from; row < to; ++row) {
-      const float below = relevance(row) - pooled.greatest;
-      pooled.sum += below == 0.0f ? 1.0f : approx_exp2(below * scale);
-    }
+    pooled.add(options_, begin, from, to,
+               [&](int row) -> float { return floats(at_.relevances)[row * kRelevancePitch + context]; });
   }
 
  protected:
-  const AttentionProblem& problem_;
-  const AttentionOptions& options_;
-  const AttentionMemory& at_;
+  using Base::problem_, Base::options_, Base::at_;
 };
 
 }  // namespace gpu

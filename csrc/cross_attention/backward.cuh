@@ -11,7 +11,6 @@ namespace gpu {
 
 constexpr float kMostScoreGradient = 1e15f;  // beyond it, NaN among them, gradients of a pair are NaN
 constexpr float kMostGradient = 1e20f;       // of logits
-constexpr float kLeastNorm = 1e-18f;         // whose square is in range
 
 template <class T>
 struct AttentionGradients {
@@ -58,7 +57,7 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
   CROSSRET_DEVICE void differentiate(const Job& job, bool first) const {
     if (!has_gradient(job) || job.n_rows == 0) return pass_by(job, first);
     const bool in_pieces = this->in_pieces(job), normed = options_.norm != Norm::none;
-    Pooled pooled{0.0f, -INFINITY, 0};
+    Pooled pooled = Pooled::none();
     for (int pass = in_pieces && normed ? kMeasure : kPool; pass <= kTurn; ++pass) {
       if (pass == kPull && !(in_pieces && normed)) continue;
       for (int begin = 0; begin < job.n_rows; begin += Shape::rows) {
@@ -145,6 +144,10 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
     ints(at_.pooled)[2 * kPairs + pair] = pooled.first;
   }
 
+  CROSSRET_DEVICE Pooled pooled_of(int pair) const {
+    return {floats(at_.pooled)[kPairs + pair], floats(at_.pooled)[pair], ints(at_.pooled)[2 * kPairs + pair]};
+  }
+
   // ∂L/∂r of the piece's rows, NaN of a pair whose gradient is no number, or which has one and is not finite.
   // Those of items without contexts reach nothing.
   CROSSRET_DEVICE void find_relevance_gradients(const Job& job, int begin) const {
@@ -155,19 +158,12 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
       float gradient = 0.0f;
       if (row < rows) {
         const int query = ints(at_.row_items)[row], pair = pair_of(query, context);
-        const float relevance = floats(at_.relevances)[at], greatest = floats(at_.pooled)[pair];
+        const Pooled pooled = pooled_of(pair);
         const float given = grad_score(job, query, context);
-        const bool broken = (ints(at_.context_flags)[context] & kBroken) != 0 || greatest != greatest;
+        const bool broken = (ints(at_.context_flags)[context] & kBroken) != 0 || pooled.greatest != pooled.greatest;
         const bool fine = fabsf(given) < kMostScoreGradient && !broken;
-        float share = 1.0f;
-        if (options_.pooling == Pooling::lse) {
-          const float sum = floats(at_.pooled)[kPairs + pair];
-          share = approx_exp2(options_.lambda_lse * (relevance - greatest) * kLog2E) / fmaxf(sum, 1.0f);
-        } else if (options_.pooling == Pooling::max) {
-          share = ints(at_.pooled)[2 * kPairs + pair] == begin + row ? 1.0f : 0.0f;
-        } else if (options_.pooling == Pooling::avg) {
-          share = 1.0f / static_cast<float>(ints(at_.query_begins)[query + 1] - ints(at_.query_begins)[query]);
-        }
+        const int count = ints(at_.query_begins)[query + 1] - ints(at_.query_begins)[query];
+        const float share = pooled.share(options_, floats(at_.relevances)[at], begin + row, count);
         gradient = given == 0.0f ? 0.0f : fine ? given * share : NAN;
       }
       floats(at_.gradients)[at] = gradient;
@@ -194,7 +190,7 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
 
   // ∂L/∂(λn) of a cell times λ.
   CROSSRET_DEVICE float of_logit(const RowFactors& row, float s, int cell) const {
-    const float of_weight = Tile::of_weight(row.of_products, s, row.of_squares, floats(at_.weighted)[cell]);
+    const float of_weight = of_weight(row.of_products, s, row.of_squares, floats(at_.weighted)[cell]);
     const float of_exponent = floats(at_.weights)[cell] * (of_weight - row.mean);
     return bounded(options_.lambda_softmax * (row.gradient * of_exponent), kMostGradient);
   }
@@ -239,30 +235,16 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
   // Similarities become ∂L/∂S: every thread has its own columns of items, as in `pull`.
   CROSSRET_DEVICE void turn_similarities(const Job& job, int begin) const {
     each_column(job, begin, [&](const Column& own) {
-      float factor = 0.0f, along = 0.0f;
-      if (options_.norm == Norm::softmax) {
-        along = floats(at_.pulls)[own.at];
-      } else if (options_.norm != Norm::none) {
-        const float norm = floats(at_.norms)[own.at];
-        factor = norm > 0.0f ? 1.0f / (norm + kEps) : 0.0f;
-        along = floats(at_.pulls)[own.at] * factor * factor;
-        if (options_.norm == Norm::l2) along /= fmaxf(norm, kLeastNorm);
-        along = bounded(along, kMostFactor);
-      }
+      const bool normed = options_.norm != Norm::none;
+      NormGradient norm{};
+      if (normed) norm = NormGradient::of(options_.norm, floats(at_.norms)[own.at], floats(at_.pulls)[own.at]);
       const float column_scale = floats(at_.column_scales)[own.column];
       for (int row = own.from; row < own.to; ++row) {
         const int cell = row * at_.pitch + own.column;
         const float s = floats(at_.similarities)[cell];
         const RowFactors factors = row_factors(row, own.context);
         float gradient = of_logit(factors, s, cell);
-        if (options_.norm == Norm::softmax) {
-          gradient = in_norm(s, own.at) * (gradient - along);
-        } else if (options_.norm == Norm::l1) {
-          const float x = clipped(s, options_.slope), direction = x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f;
-          gradient = factor * gradient - along * direction;
-        } else if (options_.norm == Norm::l2) {
-          gradient = factor * gradient - along * clipped(s, options_.slope);
-        }
+        if (normed) gradient = norm.through(options_.norm, gradient, in_norm(s, own.at));
         if (!(s > 0.0f)) gradient *= options_.slope;
         gradient += factors.spoilt * floats(at_.weights)[cell];
         floats(at_.similarities)[cell] = gradient * floats(at_.row_scales)[row] * column_scale;

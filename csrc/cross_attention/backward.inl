@@ -7,14 +7,6 @@
 namespace crossret {
 namespace CROSSRET_ISA {
 
-// Per query, besides the forward pass's: ∂L/∂r, the factors it puts on Σps and pᵀGp, and that of the query's own row.
-struct QueryGradients {
-  float* relevance;
-  float* product;       // ∂L/∂(Σ p s)
-  float* twice_square;  // 2 ∂L/∂(pᵀ G p)
-  float* own;
-};
-
 struct AttentionBackwardBuffers {
   AttentionBuffers forward;
   QueryGradients grads;
@@ -50,121 +42,6 @@ static AttentionBackwardBuffers take_backward_buffers(const CrossAttentionCall& 
     buffers.rows = reinterpret_cast<const float**>(memory.floats(2 * (limits.rows + limits.columns)));
   }
   return buffers;
-}
-
-// From ∂L/∂r to the factors above, for queries [j, j + width). ∂L/∂(Σp), which the cosine's floor would bring, shifts
-// ∂L/∂p of all contexts alike and so vanishes in the softmax.
-static void relevance_gradient(const Queries& queries, const float* query_norms, int64_t j, QueryGradients& grads) {
-  const F norm = V::load(query_norms + j), square = V::load(queries.square + j);
-  const F grad = V::load(grads.relevance + j);
-  const F length = V::mul(norm, V::sqrt(square)), least = V::mul(V::set(kEps), V::load(queries.total + j));
-  const auto valid = V::nonzero(length);
-  const F zero = V::zero();
-  const F pull = V::sub(zero, V::mul(grad, V::load(queries.relevance + j)));  // −g r
-  const F kept = V::select(V::less(length, least), zero, pull);
-  V::store(grads.product + j, V::select(valid, V::div(grad, V::max(least, length)), zero));
-  V::store(grads.twice_square + j, V::select(valid, V::div(kept, square), zero));
-  V::store(grads.own + j, V::select(valid, V::div(kept, V::mul(norm, norm)), zero));
-}
-
-// ∂L/∂p of one cell, but for what all contexts of a query have in common.
-static inline F weight_gradient(F s, F gram_weight, F product, F twice_square) {
-  return V::fma(product, s, V::mul(twice_square, gram_weight));
-}
-
-// ∂L/∂x = own · ∂L/∂n − shared · (x or sign x), from Σx² or Σ|x| and Σ x ∂L/∂n; both zero where the norm is zero.
-struct NormGradient {
-  F own, shared;
-};
-
-static inline NormGradient norm_gradient(Norm norm, F sum, F dot, F eps) {
-  const F length = finish_norm(sum, norm);
-  const auto valid = V::nonzero(length);
-  const F inverse = V::div(V::set(1.0f), V::add(length, eps));
-  F shared = V::mul(V::mul(dot, inverse), inverse);
-  if (norm == Norm::l2) shared = V::div(shared, length);
-  return {V::select(valid, inverse, V::zero()), V::select(valid, shared, V::zero())};
-}
-
-static inline F direction_of(F x, Norm norm) {
-  if (norm == Norm::l2) return x;
-  const F one = V::set(1.0f), zero = V::zero();
-  return V::sub(V::select(V::less(zero, x), one, zero), V::select(V::less(x, zero), one, zero));
-}
-
-// ∂L/∂s of one cell: through the norm and the clip, and directly through q·a.
-static inline F similarity_gradient(F s, F slope, F dx, F product, F p) {
-  return V::fma(product, p, V::mul(dx, V::select(V::less(V::zero(), s), V::set(1.0f), slope)));
-}
-
-// Gradient of a softmax over a row segment of similarities, in place of ∂L/∂n: e · (∂L/∂n − Σ e ∂L/∂n). scratch holds
-// n.
-static void softmax_segment_gradient(const float* s, int64_t n, float* dn, float* scratch) {
-  const F inverse = V::set(softmax_segment(s, n, scratch));
-  F dot = V::zero();
-  for (int64_t j = 0; j < n; j += V::width) {
-    const F e = V::mul(V::load(scratch + j, n - j), inverse);
-    V::store(scratch + j, e, n - j);
-    dot = V::fma(e, V::load(dn + j, n - j), dot);
-  }
-  const F shift = V::set(V::reduce_add(dot));
-  for (int64_t j = 0; j < n; j += V::width) {
-    V::store(dn + j, V::mul(V::load(scratch + j, n - j), V::sub(V::load(dn + j, n - j), shift)), n - j);
-  }
-}
-
-// ∂L/∂x, in place of ∂L/∂n, of `rows` contexts and one item's n columns, at most V::width, through the norm along its
-// queries. As in length_logits x is multiplied by `scale` first; false where the norm overflows.
-static bool length_gradients(const float* s, float* dn, int64_t ld, int64_t rows, int64_t n, F slope, Norm norm,
-                             float scale) {
-  const auto scaled = [&](int64_t i, int64_t j) {
-    return V::mul(clip(V::load(s + i * ld + j, n - j), slope), V::set(scale));
-  };
-  F sums[V::width], dots[V::width];
-  for (int i = 0; i < V::width; ++i) {
-    sums[i] = dots[i] = V::zero();
-    for (int64_t j = 0; i < rows && j < n; j += V::width) {
-      const F x = scaled(i, j);
-      sums[i] = V::add(sums[i], norm_term(x, norm));
-      dots[i] = V::fma(x, V::load(dn + i * ld + j, n - j), dots[i]);
-    }
-  }
-  const F sum = sum_rows(sums), dot = sum_rows(dots);
-  if (scale == 1.0f && overflown(sum)) return false;
-  const NormGradient gradient = norm_gradient(norm, sum, dot, V::set(kEps * scale));
-  alignas(64) float own[V::width], shared[V::width];
-  V::store(own, gradient.own);
-  V::store(shared, gradient.shared);
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < n; j += V::width) {
-      float* at = dn + i * ld + j;
-      const F pulled = V::mul(V::set(shared[i]), direction_of(scaled(i, j), norm));
-      V::store(at, V::mul(V::sub(V::mul(V::set(own[i]), V::load(at, n - j)), pulled), V::set(scale)), n - j);
-    }
-  }
-  return true;
-}
-
-// ∂L/∂x of one item's columns, in place of ∂L/∂n, through the norm along its queries.
-static void norm_gradients(const CrossAttentionOptions& options, const AttentionTile& tile, float* weight_grads,
-                           int64_t rows, int64_t c0, int64_t n, float* scratch) {
-  const F slope = V::set(options.clip_slope);
-  const float* s = tile.similarities + c0;
-  float* dn = weight_grads + c0;
-  const int64_t ld = tile.ld;
-  if (options.norm == Norm::softmax) {
-    for (int64_t r = 0; r < rows; ++r) softmax_segment_gradient(s + r * ld, n, dn + r * ld, scratch);
-    return;
-  }
-  for (int64_t r = 0; r < rows; r += V::width) {
-    const int64_t group = rows - r < V::width ? rows - r : V::width;
-    if (length_gradients(s + r * ld, dn + r * ld, ld, group, n, slope, options.norm, 1.0f)) continue;
-    for (int64_t row = r * ld; row < (r + group) * ld; row += ld) {
-      if (!length_gradients(s + row, dn + row, ld, 1, n, slope, options.norm, 1.0f)) {
-        length_gradients(s + row, dn + row, ld, 1, n, slope, options.norm, kSmall);
-      }
-    }
-  }
 }
 
 // ∂L/∂ the weights p / Σ p of one context item and a block: what is given of the weights themselves, and through the
@@ -244,27 +121,9 @@ static void backward_block(const CrossAttentionCall& call, const CrossAttentionG
   }
   const bool more = call.given.there();
   if (more) given_gradients(call, out, pairs, group, item, row, block, buffers);
-  const F lambda = V::set(options.lambda_softmax);
   for (int64_t j = 0; j < block.columns; j += V::width) {
-    relevance_gradient(queries, block.norms, j, grads);
-    const F product = V::load(grads.product + j), square = V::load(grads.twice_square + j);
-    F dot = V::zero();
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t at = r * ld + j;
-      const F p = V::load(tile.weights + at), s = V::load(tile.similarities + at);
-      F dp = weight_gradient(s, V::load(buffers.weight_grads + at), product, square);
-      if (more) dp = V::fma(V::load(buffers.given + at), V::load(queries.inverse + j), dp);
-      dot = V::fma(p, dp, dot);
-      V::store(buffers.weight_grads + at, dp);
-      V::store(buffers.scaled_weights + at, V::mul(square, p));
-    }
-    // The softmax takes out the mean. It is zero but for rounding, which λ and long features would blow up.
-    const F mean = V::div(dot, V::load(queries.total + j));
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t at = r * ld + j;
-      const F p = V::mul(lambda, V::load(tile.weights + at));
-      V::store(buffers.weight_grads + at, V::mul(p, V::sub(V::load(buffers.weight_grads + at), mean)));
-    }
+    logit_gradients(options.lambda_softmax, rows, tile, queries, block.norms, j, grads, buffers.given,
+                    buffers.weight_grads, buffers.scaled_weights);
   }
   // ∂L/∂G of this item: Σ over queries of 2 ∂L/∂(pᵀGp) · p pᵀ.
   transpose_to_panels(tile.weights, ld, rows, block.columns, buffers.weight_panels);

@@ -12,7 +12,7 @@ struct CrossAttention {
 
   static CrossAttention take(Arguments& arguments) { return {take_attention_options(arguments)}; }
 
-  CrossAttentionCall call(const CheckedBatch& batch) const {
+  CrossAttentionCall call(const Batch& batch) const {
     CrossAttentionCall call{};
     batch.lay_out(call);
     call.options = options;
@@ -30,10 +30,9 @@ using torch::stable::Tensor;
 void factored_scores(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   Arguments arguments(stack, n_arguments);
   const auto factors = arguments.take<Tensor>();
-  BatchArguments given = take_batch(arguments);
+  Batch batch(arguments);
   const CrossAttention operation = CrossAttention::take(arguments);
-  arguments.finish();
-  const CheckedBatch batch(std::move(given));
+  batch.read(arguments);
   CrossAttentionCall call = operation.call(batch);
   STD_TORCH_CHECK(factors.is_cpu() && factors.scalar_type() == torch::headeronly::ScalarType::Float &&
                       factors.is_contiguous() && factors.dim() == 3 && factors.size(0) == call.contexts.count &&
@@ -50,17 +49,17 @@ void factored_scores(StableIValue* stack, uint64_t n_arguments, uint64_t) {
 
 void factors(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   Arguments arguments(stack, n_arguments);
-  SideTensors given = take_side(arguments, false);
+  Ragged side(arguments, false, "features");
   const bool normalize = arguments.take<bool>();
   const int64_t longest = arguments.take<int64_t>();
   arguments.finish();
-  CheckedSide side(std::move(given), true, "features");
-  STD_TORCH_CHECK(longest >= side.side().longest, "the longest item has more than ", longest, " rows");
-  const Kernels& kernels = crossret::kernels(side.side().dtype, false);
+  side.read(true);
+  STD_TORCH_CHECK(longest >= side.view().longest, "the longest item has more than ", longest, " rows");
+  const Kernels& kernels = crossret::kernels(side.view().dtype, false);
   if (normalize) side.normalize(kernels);
   const int64_t row = gram_row(longest);
-  const Tensor out = empty<3>({side.side().count, longest, row}, aoti_torch_dtype_float32());
-  if (out.numel() > 0) keep_factors(kernels, side.side(), longest, row, out.mutable_data_ptr<float>());
+  const Tensor out = empty<3>({side.view().count, longest, row}, aoti_torch_dtype_float32());
+  if (out.numel() > 0) keep_factors(kernels, side.view(), longest, row, out.mutable_data_ptr<float>());
   stack[0] = torch::stable::detail::from(out);
 }
 

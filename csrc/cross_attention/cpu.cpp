@@ -41,8 +41,8 @@ Steps steps_of(const Kernels& kernels, const CrossAttentionCall& call) {
 }
 
 // The gradients of a chunk's attended vectors, an item for each pair; without items where none are given.
-Side given_side(const CrossAttentionCall& call, const BackwardChunk& chunk, std::vector<Item>& items) {
-  Side side{};
+RaggedView given_side(const CrossAttentionCall& call, const BackwardChunk& chunk, std::vector<Item>& items) {
+  RaggedView side{};
   side.dim = call.contexts.dim;
   side.dtype = Dtype::float32;
   if (call.given.attended == nullptr) return side;
@@ -120,7 +120,7 @@ void score_cross_attention(const Kernels& kernels, CrossAttentionCall call, cons
   walk_batch(call, pairs, context_stride, query_stride, Owner::context, steps);
 }
 
-void keep_factors(const Kernels& kernels, const Side& side, int64_t longest, int64_t ld, float* out) {
+void keep_factors(const Kernels& kernels, const RaggedView& side, int64_t longest, int64_t ld, float* out) {
   const auto keep = cross_attention_kernels_of(kernels).keep_factor;
   Workspace count;
   keep(side, 0, longest, ld, nullptr, count);

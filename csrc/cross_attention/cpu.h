@@ -11,7 +11,7 @@ void score_cross_attention(const Kernels& kernels, CrossAttentionCall call, cons
                            int64_t context_stride, int64_t query_stride);
 
 // Fills (items, longest, ld) of `out` with the factors of a side's Gram matrices, zeros where they have none.
-void keep_factors(const Kernels& kernels, const Side& side, int64_t longest, int64_t ld, float* out);
+void keep_factors(const Kernels& kernels, const RaggedView& side, int64_t longest, int64_t ld, float* out);
 
 // Of listed pairs also by the gradients that call.given holds.
 void differentiate_cross_attention(const Kernels& kernels, CrossAttentionCall call, const PairList* pairs,

@@ -66,8 +66,8 @@ void by_arithmetic(Dtype packed, bool tfloat32, const Run& run) {
 }
 
 template <class T>
-Source<T> source_of(const SidePart& side, bool normalize, const Stream& stream) {
-  Source<T> source{};
+RaggedRows<T> ragged_rows(const RaggedPart& side, bool normalize, const Stream& stream) {
+  RaggedRows<T> source{};
   source.item_stride = side.item_stride, source.row_stride = side.row_stride, source.packed = side.packed;
   source.has_extents = side.extents != nullptr, source.masked = side.places != nullptr;
   const int64_t extents = side.packed ? side.all_items + 1 : side.all_items;
@@ -83,7 +83,7 @@ int64_t chunks_of(const PackedPart& side) {
   return in_eights(side.part.n_rows) * side.dim * element_bytes(side.dtype) / kChunkBytes;
 }
 
-PackedSide packed_side(const PackedPart& side, const Stream& stream) {
+PackedRows packed_rows(const PackedPart& side, const Stream& stream) {
   return {input<Chunk>(stream, "packed rows", side.rows, chunks_of(side)),
           input<float>(stream, "norms", side.norms, side.part.n_rows),
           input<PackedItem>(stream, "items", side.items, side.part.n_items)};
@@ -149,7 +149,7 @@ JobBounds jobs_of(const char* name, const Part& part, const JobTable& table, int
 AttentionProblem problem_of(const AttentionCall& call, const Tiling& tiling, const Stream& stream) {
   AttentionProblem problem{};
   const AttentionChoices& choices = call.choices;
-  problem.contexts = packed_side(call.contexts, stream), problem.queries = packed_side(call.queries, stream);
+  problem.contexts = packed_rows(call.contexts, stream), problem.queries = packed_rows(call.queries, stream);
   problem.dim = call.queries.dim;
   const Part& part = call.contexts.part;
   problem.gram_apart = fragments_of(part, call.contexts.dtype, choices.tfloat32);
@@ -181,7 +181,7 @@ void make_grams(const PackedPart& contexts, const AttentionChoices& choices, con
   by_arithmetic(contexts.dtype, choices.tfloat32, [&](auto arithmetic) {
     launch("gram_matrices", gram_matrices<decltype(arithmetic)>,
            {part.n_items, int64_t{blocks} * blocks, GramTile::threads, kGramMemory}, stream,
-           packed_side(contexts, stream), grams, contexts.dim, blocks, choices.normalize);
+           packed_rows(contexts, stream), grams, contexts.dim, blocks, choices.normalize);
   });
 }
 
@@ -232,7 +232,7 @@ int64_t gram_bytes(const Part& part, Dtype packed, bool tfloat32) {
   return part.n_items * fragments_of(part, packed, tfloat32) * kWarp * int64_t{sizeof(Chunk)};
 }
 
-void pack(const SidePart& side, const void* features, const AttentionChoices& choices, const PackedPart& out,
+void pack(const RaggedPart& side, const void* features, const AttentionChoices& choices, const PackedPart& out,
           const Stream& stream) {
   const Part& part = side.part;
   Packing packing{};
@@ -245,7 +245,7 @@ void pack(const SidePart& side, const void* features, const AttentionChoices& ch
   const Grid grid{part.n_items, blocks_for(part.longest, kPackWarps), kPackThreads};
   const auto run = [&](auto feature, auto packed) {
     using Feature = decltype(feature);
-    Source<Feature> source = source_of<Feature>(side, choices.normalize, stream);
+    RaggedRows<Feature> source = ragged_rows<Feature>(side, choices.normalize, stream);
     source.features = input<Feature>(stream, "features", features, side.elements);
     launch("pack_rows", pack_rows<Feature, decltype(packed)>, grid, stream, source, packing);
   };
@@ -258,7 +258,7 @@ void pack(const SidePart& side, const void* features, const AttentionChoices& ch
   if (out.grams != nullptr) make_grams(out, choices, stream);
 }
 
-void score_attention(const AttentionCall& call, const PairList& listed, float* out, int64_t n_scores,
+void score_attention(const AttentionCall& call, const OrderedPairs& listed, float* out, int64_t n_scores,
                      const Stream& stream) {
   ListedPairs pairs{};
   if (listed.count != 0) {
@@ -321,10 +321,10 @@ void differentiate_attention(const AttentionCall& call, const GradientsOfAttenti
   });
 }
 
-void finish_gradients(const SidePart& side, const PackedPart& packed, bool normalize, float* sums, const float* own,
+void finish_gradients(const RaggedPart& side, const PackedPart& packed, bool normalize, float* sums, const float* own,
                       int own_parts, const float* of_grams, int shares, void* out, const Stream& stream) {
   const Part& part = packed.part;
-  const PackedSide rows = packed_side(packed, stream);
+  const PackedRows rows = packed_rows(packed, stream);
   const Grid grid{part.n_items, blocks_for(part.longest, kRowWarps), kRowThreads};
   const int64_t numbers = int64_t{part.n_rows} * packed.dim;
   const auto run = [&](auto element, auto feature) {
@@ -347,7 +347,7 @@ void finish_gradients(const SidePart& side, const PackedPart& packed, bool norma
     if (own_parts > 0) given.own = input<float>(stream, "own", own, int64_t{own_parts} * part.n_rows);
     given.parts = own_parts, given.n_rows = part.n_rows, given.dim = packed.dim;
     launch("store_gradients", store_gradients<T, Feature>, grid, stream, rows, given,
-           source_of<Feature>(side, normalize, stream), updated<Feature>(stream, "gradients", out, side.elements));
+           ragged_rows<Feature>(side, normalize, stream), updated<Feature>(stream, "gradients", out, side.elements));
   };
   by_dtype(side.dtype, [&](auto feature) {
     if constexpr (std::is_same_v<decltype(feature), Float16>) {

@@ -67,8 +67,8 @@ Choices choices_of(const Tensor& numbers) {
 }
 
 // Features, or their gradients, and what tells where rows of theirs lie.
-gpu::SidePart side_of(const Tensor& features, const OptionalTensor& extents, const OptionalTensor& places,
-                      const OptionalTensor& starts, const gpu::Part& part) {
+gpu::RaggedPart ragged_part(const Tensor& features, const OptionalTensor& extents, const OptionalTensor& places,
+                            const OptionalTensor& starts, const gpu::Part& part) {
   const int64_t dims = features.dim();
   STD_TORCH_CHECK(gpu::on_device(features) && (dims == 2 || dims == 3), "features must be 2-D or 3-D, on ",
                   gpu::kDevices);
@@ -76,7 +76,7 @@ gpu::SidePart side_of(const Tensor& features, const OptionalTensor& extents, con
                   "rows of features must be contiguous");
   STD_TORCH_CHECK(dims == 3 || extents, "packed features come with offsets");
   const Place place = Place::of(features);
-  gpu::SidePart side{};
+  gpu::RaggedPart side{};
   side.part = part, side.dtype = feature_dtype(features, "features");
   side.dim = static_cast<int>(features.size(dims - 1)), side.packed = dims == 2;
   side.row_stride = features.stride(dims - 2), side.item_stride = side.packed ? 0 : features.stride(0);
@@ -202,7 +202,7 @@ int64_t most_attended_rows(bool gradients, int64_t most_shared) {
 
 Tensor pack_side(Tensor features, OptionalTensor extents, OptionalTensor places, OptionalTensor starts, Tensor part,
                  Tensor choices, bool contexts) {
-  const gpu::SidePart side = side_of(features, extents, places, starts, part_of(part));
+  const gpu::RaggedPart side = ragged_part(features, extents, places, starts, part_of(part));
   const Choices chosen = choices_of(choices);
   const Dtype dtype = chosen.wide ? Dtype::float32 : side.dtype;
   const int dim = gpu::packed_dim(side.dim, dtype);
@@ -222,7 +222,7 @@ void attend(Tensor scores, Tensor contexts, Tensor queries, Tensor of_contexts, 
             OptionalTensor order) {
   const gpu::AttentionCall call =
       call_of(scores, contexts, queries, of_contexts, of_queries, context_jobs, query_jobs, choices_of(choices));
-  gpu::PairList listed{};
+  gpu::OrderedPairs listed{};
   if (pairs) {
     STD_TORCH_CHECK(order && scores.dim() == 1 && scores.is_contiguous(), "pairs come in an order, and have a score");
     const Place place = Place::of(scores);
@@ -263,7 +263,7 @@ std::tuple<Tensor, Tensor, Tensor> attention_gradients(Tensor grad_scores, Tenso
 
 void finish_gradients(Tensor sums, Tensor packed, Tensor out, OptionalTensor extents, OptionalTensor places,
                       OptionalTensor starts, Tensor part, Tensor choices, OptionalTensor own, OptionalTensor of_grams) {
-  const gpu::SidePart side = side_of(out, extents, places, starts, part_of(part));
+  const gpu::RaggedPart side = ragged_part(out, extents, places, starts, part_of(part));
   const Choices chosen = choices_of(choices);
   const gpu::PackedPart rows = packed_part(packed, side.part, chosen, of_grams.has_value());
   const Place place = Place::of(sums);

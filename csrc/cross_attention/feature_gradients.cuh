@@ -19,7 +19,7 @@ constexpr int kProductRows = 4, kProductPairs = 4, kProductColumns = 2 * kProduc
 // Adds (∂L/∂G + its transpose) C to the sums of an item's rows. A context that is read serves all rows of a warp.
 template <class T>
 CROSSRET_KERNEL(kRowThreads, 4)
-add_gram_products(CROSSRET_PARAMETER PackedSide side, CROSSRET_PARAMETER GramGradients grams, Global<float> sums,
+add_gram_products(CROSSRET_PARAMETER PackedRows side, CROSSRET_PARAMETER GramGradients grams, Global<float> sums,
                   int dim) {
   const int lane = thread_index() % kWarp, unit = block_y() * kRowWarps + thread_index() / kWarp;
   const int across = (dim + kProductColumns - 1) / kProductColumns;
@@ -84,8 +84,8 @@ struct RowSums {
 // took.
 template <class T, class Out>
 CROSSRET_KERNEL(kRowThreads, 4)
-store_gradients(CROSSRET_PARAMETER PackedSide side, CROSSRET_PARAMETER RowSums given,
-                CROSSRET_PARAMETER Source<Out> destination, Global<Out> out) {
+store_gradients(CROSSRET_PARAMETER PackedRows side, CROSSRET_PARAMETER RowSums given,
+                CROSSRET_PARAMETER RaggedRows<Out> destination, Global<Out> out) {
   const int lane = thread_index() % kWarp, place = block_y() * kRowWarps + thread_index() / kWarp;
   const PackedItem packed = load(side.items, block_x());
   if (place >= packed.count) return;

@@ -44,7 +44,7 @@ struct PartnerSum {
 // slices, one item's behind the other's, += Σ grads · partner for `count` items of `own` with the same partners, items
 // of `other`; those of item k with its p-th partner are at grads(k, p).
 template <class Grads>
-static void add_partners(const Side& own, const int64_t* items, int64_t count, const Side& other,
+static void add_partners(const RaggedView& own, const int64_t* items, int64_t count, const RaggedView& other,
                          const int64_t* partners, int64_t n_partners, bool attends, int64_t k0, int64_t columns,
                          const Grads& grads, float* panels, float* slices) {
   int64_t end = 0;
@@ -69,7 +69,7 @@ static void add_partners(const Side& own, const int64_t* items, int64_t count, c
 
 // What an item's own rows get: from the Gram matrix where they are attended to, from the cosine's norm where they
 // attend.
-static void add_own_rows(const CrossAttentionGradients& from, const Side& own, const ItemPairs& jobs, int64_t job,
+static void add_own_rows(const CrossAttentionGradients& from, const RaggedView& own, const ItemPairs& jobs, int64_t job,
                          bool attends, int64_t k0, int64_t columns, float* scratch, float* slice) {
   const int64_t item = jobs.items[job], rows = own.length(item);
   if (!attends) {
@@ -103,8 +103,8 @@ static float* take_slices(const Operands& call, Workspace& memory) {
 static void cross_attention_feature_gradients(const CrossAttentionCall& call, const CrossAttentionGradients& from,
                                               bool of_contexts, const ItemPairs& jobs, const JobGroup& group,
                                               int64_t k0, Workspace& memory) {
-  const Side& own = of_contexts ? call.contexts : call.queries;
-  const Side& other = of_contexts ? call.queries : call.contexts;
+  const RaggedView& own = of_contexts ? call.contexts : call.queries;
+  const RaggedView& other = of_contexts ? call.queries : call.contexts;
   const bool attends = !of_contexts;
   const int64_t columns = own.dim - k0 < kSlice ? own.dim - k0 : kSlice;
   float* panels = take_panels(call, memory);

@@ -79,7 +79,7 @@ class AttendBlock : AttentionTile<Shape, Arithmetic, false> {
     this->count_rows(job);
     // Norms of an item in pieces are found in a first pass over them.
     const bool measured = this->in_pieces(job) && options_.norm != Norm::none;
-    Pooled pooled{0.0f, -INFINITY, 0};
+    Pooled pooled = Pooled::none();
     for (int pass = measured ? 0 : 1; pass < 2; ++pass) {
       for (int begin = 0; begin < job.n_rows; begin += Shape::rows) {
         this->make_similarities(job, begin);
@@ -100,13 +100,7 @@ class AttendBlock : AttentionTile<Shape, Arithmetic, false> {
     const int count = ints(at_.query_begins)[query + 1] - ints(at_.query_begins)[query];
     const bool empty = count == 0 || ints(at_.context_begins)[context + 1] == ints(at_.context_begins)[context];
     const bool broken = (ints(at_.context_flags)[context] & kBroken) != 0;
-    float score = pooled.sum;
-    if (options_.pooling == Pooling::avg) score = pooled.sum / static_cast<float>(count);
-    if (options_.pooling == Pooling::max) score = pooled.greatest;
-    if (options_.pooling == Pooling::lse) {
-      score = approx_log2(pooled.sum) * kLn2 / options_.lambda_lse + pooled.greatest;
-    }
-    score = empty ? options_.empty_score : broken ? NAN : score;
+    const float score = empty ? options_.empty_score : broken ? NAN : pooled.score(options_, count);
     if (pairs_.count != 0) {
       store(scores_.at, load(pairs_.order, first_pair + query), score);
     } else {

@@ -20,7 +20,7 @@ struct Part {
 constexpr int64_t in_eights(int count) { return (count + int64_t{7}) / 8 * 8; }
 
 // Where features of a part lie.
-struct SidePart {
+struct RaggedPart {
   Part part;
   Dtype dtype;
   int64_t elements;                 // that may be read from where features begin
@@ -66,7 +66,7 @@ struct AttentionCall {
   int64_t context_stride, query_stride;  // of scores of all pairs
 };
 
-struct PairList {
+struct OrderedPairs {
   const int64_t *items, *order;  // (count, 2) items of contexts and queries, and their places by contexts
   int64_t count;                 // 0 for all pairs
 };
@@ -80,7 +80,7 @@ int64_t packed_item_bytes();
 int64_t gram_bytes(const Part& part, Dtype packed, bool tfloat32);
 
 // Fills the packed part, Gram matrices included.
-void pack(const SidePart& side, const void* features, const AttentionChoices& choices, const PackedPart& out,
+void pack(const RaggedPart& side, const void* features, const AttentionChoices& choices, const PackedPart& out,
           const Stream& stream);
 
 // What host code cuts calls up by, a line each: a name and its values.
@@ -97,7 +97,7 @@ JobSizes job_sizes(Dtype packed, bool tfloat32, bool softmax, int longest, bool 
 int most_attended_rows(bool gradients, int most_shared);
 
 // Fills the scores: (contexts, queries) by their strides, of listed pairs one after the other.
-void score_attention(const AttentionCall& call, const PairList& pairs, float* scores, int64_t n_scores,
+void score_attention(const AttentionCall& call, const OrderedPairs& pairs, float* scores, int64_t n_scores,
                      const Stream& stream);
 
 // Between rows of what a Gram matrix pulls on, where eight columns are a sector, and its numbers.
@@ -126,7 +126,7 @@ void differentiate_attention(const AttentionCall& call, const GradientsOfAttenti
 
 // Stores gradients of features, given what their packed rows have summed up (rows, dim), to which the Gram matrices'
 // part is added first where there is one. `own` has so many parts.
-void finish_gradients(const SidePart& side, const PackedPart& packed, bool normalize, float* sums, const float* own,
+void finish_gradients(const RaggedPart& side, const PackedPart& packed, bool normalize, float* sums, const float* own,
                       int own_parts, const float* of_grams, int shares, void* out, const Stream& stream);
 
 }  // namespace gpu

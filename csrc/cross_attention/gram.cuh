@@ -94,7 +94,7 @@ struct Grams {
 // A block of 64 × 64 of the matrix of an item; of those of several blocks nothing is known of vectors that cancel.
 template <class Arithmetic>
 CROSSRET_KERNEL(GramTile::threads, GramTile::blocks)
-gram_matrices(CROSSRET_PARAMETER PackedSide side, CROSSRET_PARAMETER Grams grams, int dim, int blocks, bool normalize) {
+gram_matrices(CROSSRET_PARAMETER PackedRows side, CROSSRET_PARAMETER Grams grams, int dim, int blocks, bool normalize) {
   const int number = block_x(), thread = thread_index(), lane = thread % kWarp, warp = thread / kWarp;
   const int first_row = block_y() / blocks * kGramBlock, first_column = block_y() % blocks * kGramBlock;
   const PackedItem item = load(side.items, number);

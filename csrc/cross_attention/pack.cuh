@@ -1,13 +1,13 @@
 // Rows of features packed for the kernels of stacked cross attention: finite, padded with zeros, and their lengths
 // beside them. An item's begin where a table has them follow the last one's, or are given so many slots each.
 #pragma once
+#include "cross_attention/relevance.cuh"
 #include "cuda/product.cuh"
 
 namespace crossret {
 namespace gpu {
 
 constexpr int kPackWarps = 8, kPackThreads = kPackWarps * kWarp;
-constexpr float kTiny = 1.1754944e-38f;  // the least float32 of full precision
 constexpr float kMostLength = 3.1e7f;  // of rows: their products, and the squares of those, are far from float32's end
 
 struct PackedItem {
@@ -15,7 +15,7 @@ struct PackedItem {
 };
 
 // A side as kernels read it.
-struct PackedSide {
+struct PackedRows {
   Global<const Chunk> rows;
   Global<const float> norms;  // ‖x‖, NaN where a row was not finite; of rows to be divided by it, times a power of two
   Global<const PackedItem> items;
@@ -23,7 +23,7 @@ struct PackedSide {
 
 // Where a side's rows lie and which are packed.
 template <class T>
-struct Source {
+struct RaggedRows {
   Global<const T> features;
   int64_t item_stride, row_stride;  // elements; of packed features the first is 0
   Global<const int64_t> extents;    // of packed features offsets (items + 1), else lengths (items)
@@ -74,7 +74,7 @@ struct alignas(kChunkBytes) ChunkOf {
 // Rows of one item, a warp each, as T, which holds what features hold.
 template <class Feature, class T>
 CROSSRET_KERNEL(kPackThreads, 4)
-pack_rows(CROSSRET_PARAMETER Source<Feature> source, CROSSRET_PARAMETER Packing packing) {
+pack_rows(CROSSRET_PARAMETER RaggedRows<Feature> source, CROSSRET_PARAMETER Packing packing) {
   constexpr int of_chunk = ChunkOf<T>::count;
   const int lane = thread_index() % kWarp, warp = thread_index() / kWarp;
   const int number = block_x();

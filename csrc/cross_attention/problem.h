@@ -1,9 +1,12 @@
 // What the stacked cross attention kernels are given, and their entry points under one instruction set.
 #pragma once
-#include "pairs/side.h"
+#include "pairs/operands.h"
 #include "pairs/workspace.h"
 
 namespace crossret {
+
+// ε of the published code: added to norms after the root, and the cosine's least denominator.
+constexpr float kEps = 1e-8f;
 
 enum class Norm : int { none, softmax, l2, l1 };
 
@@ -51,7 +54,7 @@ struct CrossAttentionGradients {
   // where there are none.
   const int64_t* places;
   float* weights;
-  Side attended;
+  RaggedView attended;
 };
 
 struct CrossAttentionKernels {
@@ -62,7 +65,7 @@ struct CrossAttentionKernels {
   void (*feature_gradients)(const CrossAttentionCall&, const CrossAttentionGradients&, bool of_contexts,
                             const ItemPairs&, const JobGroup&, int64_t column, Workspace&);
   // The triangular factor of one item's Gram matrix, as `Operands` has them where they are kept.
-  void (*keep_factor)(const Side&, int64_t item, int64_t longest, int64_t ld, float* out, Workspace&);
+  void (*keep_factor)(const RaggedView&, int64_t item, int64_t longest, int64_t ld, float* out, Workspace&);
   // Floats of workspace that each takes are counted by a run without memory.
   void (*forward_memory)(const CrossAttentionCall&, Workspace&);
   void (*backward_memory)(const CrossAttentionCall&, Workspace&);

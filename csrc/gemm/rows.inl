@@ -1,6 +1,6 @@
 // Feature rows of any dtype, brought into the layouts that products read.
 #pragma once
-#include "pairs/side.h"
+#include "pairs/operands.h"
 #include "simd/math.inl"
 
 namespace crossret {
@@ -62,20 +62,21 @@ static float row_norm(const void* row, Dtype dtype, int64_t dim) {
 
 // What the rows of an item are divided by to be normalised: their norm, infinity for zero rows, which so stay zero and
 // get no gradient.
-static void row_norms(const Side& side, int64_t item, float* norms) {
+static void row_norms(const RaggedView& side, int64_t item, float* norms) {
   for (int64_t r = 0; r < side.length(item); ++r) {
     const float norm = row_norm(side.row(item, r), side.dtype, side.dim);
     norms[side.items[item].first + r] = norm != 0.0f ? norm : __builtin_inff();
   }
 }
 
-static inline float row_scale(const Side& side, int64_t item, int64_t r) {
+static inline float row_scale(const RaggedView& side, int64_t item, int64_t r) {
   return side.norms ? 1.0f / side.norm(item, r) : 1.0f;
 }
 
 // Copies rows to float32 as they are. Four vectors at once: a store does not wait for the load of the next.
 template <Dtype dtype>
-static inline void widen_rows(const Side& side, int64_t item, int64_t first, int64_t rows, float* out, int64_t ld) {
+static inline void widen_rows(const RaggedView& side, int64_t item, int64_t first, int64_t rows, float* out,
+                              int64_t ld) {
   for (int64_t r = first; r < first + rows; ++r, out += ld) {
     const void* const row = side.row(item, r);
     int64_t k = 0;
@@ -90,7 +91,7 @@ static inline void widen_rows(const Side& side, int64_t item, int64_t first, int
   }
 }
 
-static void widen_rows(const Side& side, int64_t item, int64_t first, int64_t rows, float* out, int64_t ld) {
+static void widen_rows(const RaggedView& side, int64_t item, int64_t first, int64_t rows, float* out, int64_t ld) {
   switch (side.dtype) {
     case Dtype::bfloat16:
       return widen_rows<Dtype::bfloat16>(side, item, first, rows, out, ld);
@@ -102,7 +103,7 @@ static void widen_rows(const Side& side, int64_t item, int64_t first, int64_t ro
 }
 
 // Copies a row to float32, normalised where the side is, and returns the norm of the copy.
-static float copy_floats(const Side& side, int64_t item, int64_t r, float* out) {
+static float copy_floats(const RaggedView& side, int64_t item, int64_t r, float* out) {
   const void* row = side.row(item, r);
   if (side.norms == nullptr) {
     return norm_of_written(row, side.dtype, side.dim, [out](int64_t k, F x, int64_t n) {
@@ -132,7 +133,7 @@ static float unit_power(float norm) {
 }
 
 // Copies a row of bfloat16, multiplied by a power of two, and returns the norm of the copy.
-static float copy_pairs(const Side& side, int64_t item, int64_t r, float power, uint16_t* out) {
+static float copy_pairs(const RaggedView& side, int64_t item, int64_t r, float power, uint16_t* out) {
   const F factor = V::set(power);
   return norm_of_written(side.row(item, r), Dtype::bfloat16, side.dim, [out, factor](int64_t k, F x, int64_t n) {
     const F scaled = V::mul(x, factor);
@@ -144,7 +145,7 @@ static float copy_pairs(const Side& side, int64_t item, int64_t r, float power, 
 // Copies a row of float32 as the bfloat16 halves of every number, one behind the other, and returns its norm. Of
 // x = high + low + rest, |low| ≤ 2⁻⁸ |x| and |rest| ≤ 2⁻¹⁷ |x|: three products of halves, all but low · low, lack
 // (2⁻¹⁶ + 2 · 2⁻¹⁷) |a b| = 2⁻¹⁵ |a b| of a · b at most.
-static float copy_halves(const Side& side, int64_t item, int64_t r, uint16_t* high, uint16_t* low) {
+static float copy_halves(const RaggedView& side, int64_t item, int64_t r, uint16_t* high, uint16_t* low) {
   const float norm = side.norms ? side.norm(item, r) : 1.0f;
   return norm_of_written(side.row(item, r), side.dtype, side.dim, [=](int64_t k, F x, int64_t n) {
     const F unit = side.norms ? V::div(x, V::set(norm)) : x;
@@ -176,7 +177,7 @@ static inline Layout product_layout(bool bfloat16, int64_t depth) {
 
 // How the rows of a side are laid out: in pairs of bfloat16 where they are multiplied as such. Normalised pairs are
 // brought to a norm in [1, 2) only, for bfloat16 does not hold the quotient: their products are multiplied by scales.
-static Layout layout_of(const Side& side, bool is_context, bool split) {
+static Layout layout_of(const RaggedView& side, bool is_context, bool split) {
   Layout layout = product_layout(side.dtype == Dtype::bfloat16, side.dim);
   if (layout.pairs()) {
     layout.scaled = side.norms != nullptr;
@@ -189,7 +190,7 @@ static Layout layout_of(const Side& side, bool is_context, bool split) {
 }
 
 // Copies rows of bfloat16 as they are, zeros behind each up to the layout's depth.
-static void copy_as_pairs(const Layout& layout, const Side& side, int64_t item, int64_t first, int64_t rows,
+static void copy_as_pairs(const Layout& layout, const RaggedView& side, int64_t item, int64_t first, int64_t rows,
                           float* out) {
   for (int64_t r = first; r < first + rows; ++r, out += layout.ld) {
     const uint16_t* const row = static_cast<const uint16_t*>(side.row(item, r));
@@ -200,7 +201,7 @@ static void copy_as_pairs(const Layout& layout, const Side& side, int64_t item, 
 }
 
 // Copies a row into its layout, zeros behind it, and returns its norm; `scale` is what its products are multiplied by.
-static float copy_row(const Layout& layout, const Side& side, int64_t item, int64_t r, float* out, float* scale) {
+static float copy_row(const Layout& layout, const RaggedView& side, int64_t item, int64_t r, float* out, float* scale) {
   if (layout.kind == Elements::floats) {
     const float norm = copy_floats(side, item, r, out);
     for (int64_t k = side.dim; k < layout.depth; ++k) out[k] = 0.0f;
@@ -258,7 +259,8 @@ static void transpose_to_panels(const float* rows, int64_t ld, int64_t n, int64_
 
 // Copies columns [k0, k0 + columns) of an item's rows to panels as deep as the item is long: no transpose. Later
 // rows and the next item's are prefetched: a row's part is too short for the processor's own prefetcher.
-static void item_to_panels(const Side& side, int64_t item, int64_t after, int64_t k0, int64_t columns, float* panels) {
+static void item_to_panels(const RaggedView& side, int64_t item, int64_t after, int64_t k0, int64_t columns,
+                           float* panels) {
   constexpr int64_t ahead = 4, line = 64;
   const int64_t n = side.length(item), size = side.element_bytes();
   for (int64_t r = 0; r < n; ++r) {

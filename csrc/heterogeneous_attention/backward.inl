@@ -1,17 +1,17 @@
-// Gradients of what the first layer has of an image and of captions, in two steps: for an image and a block of captions
-// all that either takes is made, and the image's gradients gain their part; for a caption and some images then its own.
-// Whoever computes them adds up in one order.
+// Gradients of the first layer's inputs, in two steps: `image_gradients` takes an image and a block of captions, adds
+// to the image's gradients and keeps what the captions' need; `caption_gradients` takes a caption and the images of a
+// chunk. Sums have one order whatever thread computes them.
 #pragma once
 #include "heterogeneous_attention/forward.inl"
 
 namespace crossret {
 namespace CROSSRET_ISA {
 
-// Of an image and a block.
+// Gradients of an image and a block that are kept between the steps.
 struct KeptImage {
-  float* region_logits;           // ∂L/∂logits, as `LayerScratch` has weights
-  float *word_logits, *word_own;  // the latter of the words' own items
-  float *regions, *words;         // ∂L/∂rows ahead of their normalisation: (captions, queries) rows; rows
+  float *region_logits, *word_logits;  // ∂L/∂logits, laid out as the weights
+  float* word_own;                     // ∂L/∂ the words' own logits, (heads, query_row)
+  float *regions, *words;              // ∂L/∂rows ahead of normalisation: (captions, queries) rows; rows
 
   KeptImage(const HeterogeneousCall& call, const CaptionBlock& block, const LayerScratch& layer, Workspace& kept) {
     const int64_t ld = layered_row(call);
@@ -23,6 +23,7 @@ struct KeptImage {
   }
 };
 
+// Workspace of `image_gradients`.
 struct GradientScratch {
   LayerScratch layer;
   KeptImage kept;
@@ -30,8 +31,8 @@ struct GradientScratch {
   float *word_pairs, *region_pairs;
   float *word_forms, *region_forms;
   RowForm *forms_of_words, *forms_of_regions;
-  float* own_dots;     // ∂L/∂ the weights of queries' own items
-  float* value_pairs;  // of either item
+  float* own_dots;     // ∂L/∂ the own weights
+  float* value_pairs;  // values of either item as pairs of bfloat16
   DotScratch dots;
   PairedFactors factors;
   MatchScratch match;
@@ -69,89 +70,7 @@ static void count_kept(const HeterogeneousCall& call, const CaptionBlock& block,
   GradientScratch(call, block, memory, kept);
 }
 
-// Epilogue: C, `columns` wide, gains the product times a factor.
-struct AddScaled {
-  float* c;
-  int64_t ld, columns;
-  float factor;
-
-  template <int MR, int NV>
-  __attribute__((always_inline)) void take(int64_t m, int64_t n, F (&sums)[MR][NV]) const {
-#pragma GCC unroll 16
-    for (int i = 0; i < MR; ++i) {
-#pragma GCC unroll 2
-      for (int j = 0; j < NV; ++j) {
-        const int64_t left = columns - n - j * V::width;
-        float* const out = c + (m + i) * ld + n + j * V::width;
-        V::store(out, V::fma(V::set(factor), sums[i][j], V::load(out, left)), left);
-      }
-    }
-  }
-};
-
-// Σ A · B over several, each B in place, added up in registers.
-struct Term {
-  Left a;
-  const float* b;
-  int64_t k, depth;
-};
-
-template <class Find>
-struct SumOfProducts {
-  int64_t count;
-  const Find& find;  // the i-th term
-  AddScaled out;
-
-  template <int MR, int NV>
-  __attribute__((noinline)) void tile(int64_t m, int64_t n) const {
-    F sums[MR][NV];
-    clear_tile(sums);
-    for (int64_t i = 0; i < count; ++i) {
-      const Term term = find(i);
-      add_to_tile<Floats, false>(sums, term.depth, {term.a.data + m * term.a.row, term.a.row, term.a.k}, term.b + n,
-                                 term.k, {});
-    }
-    out.take(m, n, sums);
-  }
-};
-
-template <class Find>
-static void add_products(int64_t rows, int64_t columns, int64_t count, const Find& find, const AddScaled& out) {
-  for_each_tile(rows, columns, SumOfProducts<Find>{count, find, out});
-}
-
-// From ∂L/∂ rows of unit length to those ahead of the normalisation, in place; (2, dim) `norms` gain the gradients of
-// its weight and bias.
-static void unit_row_gradients(const HeterogeneousCall& call, const float* rows, const float* units,
-                               const RowForm* forms, int64_t n, int64_t ld, float* grads, float* norms) {
-  const int64_t dim = call.dim;
-  const float share = 1.0f / static_cast<float>(dim);
-  for (int64_t r = 0; r < n; ++r, rows += ld, units += ld, grads += ld) {
-    const float along =
-        sum_along(dim, [&](int64_t k, F sum) { return V::fma(V::load(units + k), V::load(grads + k), sum); });
-    const F back = V::set(-along), inverse = V::set(forms[r].inverse);
-    const F mean = V::set(forms[r].mean), scale = V::set(forms[r].scale);
-    F products[2] = {V::zero(), V::zero()};
-    const F shift = V::set(share * sum_along(dim, [&](int64_t k, F sum) {
-                             const int64_t left = dim - k;
-                             const F dy = V::mul(V::fma(V::load(units + k), back, V::load(grads + k)), inverse);
-                             const F x = V::mul(V::sub(V::load(rows + k), mean), scale),
-                                     dx = V::mul(dy, V::load(call.norm_weight + k, left));
-                             V::store(norms + k, V::fma(dy, x, V::load(norms + k, left)), left);
-                             V::store(norms + dim + k, V::add(dy, V::load(norms + dim + k, left)), left);
-                             products[k / V::width % 2] = V::fma(dx, x, products[k / V::width % 2]);
-                             V::store(grads + k, dx);
-                             return V::add(sum, dx);
-                           }));
-    const F tilt = V::set(V::reduce_add(V::add(products[0], products[1])) * share);
-    for (int64_t k = 0; k < dim; k += V::width) {
-      const F x = V::mul(V::sub(V::load(rows + k), mean), scale);
-      V::store(grads + k, V::mul(scale, V::sub(V::sub(V::load(grads + k), shift), V::mul(x, tilt))));
-    }
-  }
-}
-
-// ⟨row, own values⟩ of each head, those `step` apart.
+// out[h * step] = row · own value of head h.
 static void own_products(const HeterogeneousCall& call, const float* row, const float* own, float* out, int64_t step) {
   for (int64_t h = 0; h < call.heads; ++h, own += call.dim) {
     out[h * step] = sum_along(call.dim, [&](int64_t k, F sum) {
@@ -160,7 +79,8 @@ static void own_products(const HeterogeneousCall& call, const float* row, const 
   }
 }
 
-// The own values' gradients of one row gain its gradients in `count` pairs, grad(i), by weight(i, h).
+// out (heads + 1, dim), the gradients of one row's own values, gain Σ weight(i, h) · grad(i) over `count` pairs; the
+// residual's weight is 1.
 template <class Grad, class Weight>
 static void add_own_values(const HeterogeneousCall& call, int64_t count, const Grad& grad, const Weight& weight,
                            float* out) {
@@ -173,51 +93,6 @@ static void add_own_values(const HeterogeneousCall& call, int64_t count, const G
         sum = V::fma(V::set(h < call.heads ? weight(i, h) : 1.0f), V::load(grad(i) + k, left), sum);
       }
       V::store(at, sum, left);
-    }
-  }
-}
-
-// Of `softmax_across`: ∂L/∂logits in place of ∂L/∂weights; the own logits' gradients gain theirs.
-static void softmax_across_gradients(const float* weights, float* grads, int64_t ld, int64_t rows, int64_t n,
-                                     const float* own_weights, const float* own_dots, float* own_grads) {
-  for (int64_t first = 0; first < rows; first += V::width, weights += V::width * ld, grads += V::width * ld) {
-    const int64_t count = rows - first < V::width ? rows - first : V::width;
-    F parts[V::width];
-#pragma GCC unroll 16
-    for (int i = 0; i < V::width; ++i) {
-      parts[i] = V::zero();
-      if (i >= count) continue;
-      for (int64_t j = 0; j < n; j += V::width) {
-        parts[i] = V::fma(V::load(weights + i * ld + j, n - j), V::load(grads + i * ld + j, n - j), parts[i]);
-      }
-    }
-    const F own = V::load(own_weights + first, count), own_dot = V::load(own_dots + first, count);
-    const F dot = V::fma(own, own_dot, sum_rows(parts));
-    const F of_own = V::fma(own, V::sub(own_dot, dot), V::load(own_grads + first, count));
-    V::store(own_grads + first, of_own, count);
-    alignas(64) float dots[V::width];
-    V::store(dots, dot);
-    for (int64_t i = 0; i < count; ++i) {
-      for (int64_t j = 0; j < n; j += V::width) {
-        float* const at = grads + i * ld + j;
-        const F weight = V::load(weights + i * ld + j, n - j);
-        V::store(at, V::mul(weight, V::sub(V::load(at, n - j), V::set(dots[i]))), n - j);
-      }
-    }
-  }
-}
-
-// The same of `softmax_down`.
-static void softmax_down_gradients(const float* weights, float* grads, int64_t step, int64_t n, int64_t columns,
-                                   const float* own_weights, const float* own_dots, float* own_grads) {
-  for (int64_t j = 0; j < columns; j += V::width) {
-    const F own = V::load(own_weights + j), own_dot = V::load(own_dots + j);
-    F dot = V::mul(own, own_dot);
-    for (int64_t r = 0; r < n; ++r) dot = V::fma(V::load(weights + r * step + j), V::load(grads + r * step + j), dot);
-    V::store(own_grads + j, V::mul(own, V::sub(own_dot, dot)));
-    for (int64_t r = 0; r < n; ++r) {
-      float* const at = grads + r * step + j;
-      V::store(at, V::mul(V::load(weights + r * step + j), V::sub(V::load(at), dot)));
     }
   }
 }
@@ -295,16 +170,17 @@ static void image_gradients(const HeterogeneousCall& call, const CaptionBlock& b
   }
 }
 
-// What a caption's gradients have of one image.
+// One image's term of a caption's gradients: weightsᵀ · rows.
 struct ImageTerm {
   const float* weights;  // (count, heads, row)
   const float* rows;     // (count, ld)
   int64_t count;
 };
 
+// Workspace of `caption_gradients`.
 struct CaptionScratch {
-  PairedFactors factors;  // of so many images, one behind the other
-  const float** rows;
+  PairedFactors factors;  // of all images of a chunk
+  const float** rows;     // addresses of their rows
 
   CaptionScratch(const HeterogeneousCall& call, const CaptionBlock& block, int64_t images, Workspace& memory)
       : factors(call, block.longest, call.dim, depth_of(call, images), memory),
@@ -322,8 +198,8 @@ static void count_of_caption(const HeterogeneousCall& call, const CaptionBlock& 
   CaptionScratch(call, block, images, memory);
 }
 
-// out (n, heads, …) gains Σ weightsᵀ · rows over images: of every head its part of the rows, or the whole of them. As
-// pairs these are one product, whose depth is that of all images, each begun by a pair of its own.
+// out (n, heads, …) gains Σ weightsᵀ · rows over images: each head takes its part of the rows, or with `parts` false
+// whole rows. As pairs of bfloat16 this is one product as deep as all images, each beginning with a pair of its own.
 template <class Find>
 static void add_of_images(const HeterogeneousCall& call, int64_t n, int64_t row, bool parts, int64_t images,
                           const Find& find, float* out, const CaptionScratch& scratch) {

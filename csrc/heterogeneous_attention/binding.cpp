@@ -1,4 +1,4 @@
-// Heterogeneous attention as torch calls it: tensors checked and turned into what kernels take.
+// Heterogeneous attention as torch calls it: tensors are checked and turned into calls.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 
@@ -22,9 +22,9 @@ using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
 constexpr bool kWordsAttend[] = {true, false};  // by direction
-constexpr size_t kParts = 5;                    // of a side
+constexpr size_t kParts = 5;                    // tensors of a side that have gradients
 
-// What both operations take, in the order of their schemas, checked.
+// Arguments of both operations, in the order of their schemas, checked.
 class CheckedLayer {
  public:
   explicit CheckedLayer(Arguments& arguments) {
@@ -59,8 +59,8 @@ class CheckedLayer {
     return tensor.const_data_ptr<float>();
   }
 
-  LayeredItems take_side(Arguments& arguments, const std::string& name) {
-    LayeredItems side{};
+  FirstLayer take_side(Arguments& arguments, const std::string& name) {
+    FirstLayer side{};
     const auto queries = arguments.take<Tensor>();
     STD_TORCH_CHECK(queries.is_cpu() && queries.scalar_type() == ScalarType::Float && queries.dim() == 4 &&
                         queries.size(2) > 0 && queries.size(3) > 0,
@@ -89,7 +89,7 @@ class CheckedLayer {
     return side;
   }
 
-  std::vector<Tensor> given_;  // that a gradient goes to
+  std::vector<Tensor> given_;  // those that have gradients
   std::vector<Tensor> lengths_;
 };
 
@@ -123,7 +123,7 @@ void gradients(StableIValue* stack, uint64_t n_arguments, uint64_t) {
     if (like.numel() > 0) std::memset(data.back(), 0, like.numel() * sizeof(float));
   }
   const auto side = [&](size_t first) {
-    return LayeredGradients{data[first], data[first + 1], data[first + 2], data[first + 3], data[first + 4]};
+    return FirstLayerGradients{data[first], data[first + 1], data[first + 2], data[first + 3], data[first + 4]};
   };
   std::vector<float> norms(2 * call.dim);
   differentiate_heterogeneous_attention(layer.chosen_kernels(), call,

@@ -12,11 +12,11 @@ CROSSRET_BY_SET(HeterogeneousKernels, heterogeneous_kernels)
 
 namespace {
 
-// Columns of a block, and bytes that are held beside what the caller has: of packed blocks, and of a chunk's images.
+// Columns of a block; bytes of packed blocks, and of what is kept of a chunk's images.
 constexpr int64_t kBlockWords = 192, kPackedBytes = int64_t{16} << 20, kKeptBytes = int64_t{24} << 20;
 
-// Successive captions of so many words, and so many captions, at most; one at least.
-std::vector<CaptionBlock> blocks_of(const LayeredItems& captions, int64_t most, int64_t most_captions) {
+// Blocks of at most `most` words and `most_captions` captions, but of one caption at least.
+std::vector<CaptionBlock> blocks_of(const FirstLayer& captions, int64_t most, int64_t most_captions) {
   std::vector<CaptionBlock> blocks;
   for (int64_t caption = 0; caption < captions.count; ++caption) {
     const int64_t words = captions.lengths[caption];
@@ -37,13 +37,13 @@ int64_t bytes_of(const std::function<void(Workspace&)>& count) {
   return round_up(counted.bytes(), 64);
 }
 
-double rows_of(const LayeredItems& side) {
+double rows_of(const FirstLayer& side) {
   double rows = 0;
   for (int64_t item = 0; item < side.count; ++item) rows += static_cast<double>(side.lengths[item]);
   return rows;
 }
 
-// Multiply-adds of a score's pairs: logits and values of both directions, and the matching.
+// Multiply-adds of all images with `words` words: logits and values of both directions, and the matching.
 double work_of(const HeterogeneousCall& call, double words) {
   return rows_of(call.images) * words * static_cast<double>(call.dim * (2 * call.heads + 4));
 }
@@ -89,13 +89,13 @@ void differentiate_heterogeneous_attention(const Kernels& kernels, const Heterog
   std::vector<double> totals(both, 0.0);
   std::vector<float> parts(kChunkImages * both);
   Memory packed, kept, memory;
-  // Of pairs without a gradient, as most are under a hardest negative's loss, nothing is made: where one of so many has
-  // one, captions are taken one by one.
+  // Pairs without a gradient, most of them under a hardest-negative loss, cost nothing: where fewer than one in `few`
+  // has one, blocks are single captions.
   constexpr int64_t few = 4;
   const int64_t pairs = images * call.captions.count;
   const auto none = std::count(gradients.scores, gradients.scores + pairs, 0.0f);
   const int64_t most_words = (pairs - none) * few < pairs ? 1 : kBlockWords;
-  // Of each caption the gradients of an image's rows are kept, which are many of captions of a word; of a few images.
+  // Each caption of a block has its own gradients of an image's rows, which bounds the captions of a block.
   const int64_t bytes_of_rows = (call.local ? call.images.longest : 1) * call.dim * 4;
   const int64_t most_captions = std::max<int64_t>(kKeptBytes / 4 / std::max<int64_t>(bytes_of_rows, 1), 1);
   for (CaptionBlock& block : blocks_of(call.captions, most_words, most_captions)) {

@@ -1,4 +1,4 @@
-// Heterogeneous attention on the CPU: what runs on one thread is the kernels', what lies around it is here.
+// Heterogeneous attention on the CPU: blocks, threads and workspaces around the kernels.
 #pragma once
 #include "dispatch.h"
 #include "heterogeneous_attention/problem.h"
@@ -7,7 +7,7 @@ namespace crossret {
 
 void heterogeneous_attention(const Kernels& kernels, const HeterogeneousCall& call);
 
-// Gradients gain their parts; those of the normalisation's weight and bias, (2, dim), are written.
+// Adds to `gradients`; writes those of the normalisation's weight and bias, `norms` (2, dim).
 void differentiate_heterogeneous_attention(const Kernels& kernels, const HeterogeneousCall& call,
                                            const HeterogeneousGradients& gradients, float* norms);
 

@@ -1,5 +1,6 @@
-// Scores of one image with a block of captions, from what the first layer has of both.
+// Scores of one image with a block of captions.
 #pragma once
+#include "heterogeneous_attention/layer.inl"
 #include "heterogeneous_attention/matching.inl"
 
 namespace crossret {
@@ -7,9 +8,9 @@ namespace CROSSRET_ISA {
 
 struct HeterogeneousScratch {
   LayerScratch layer;
-  float *words, *regions;            // rows
-  float *word_pairs, *region_pairs;  // the same of bfloat16
-  float *word_forms, *region_forms;  // as `MatchedRows` has them
+  float *words, *regions;            // unit rows
+  float *word_pairs, *region_pairs;  // the same as pairs of bfloat16
+  float *word_norms, *region_norms;  // 1 or 0
   MatchScratch match;
 
   HeterogeneousScratch(const HeterogeneousCall& call, const CaptionBlock& block, Workspace& memory)
@@ -18,8 +19,8 @@ struct HeterogeneousScratch {
         regions(memory.floats(kTogether * layer.n_queries * layered_row(call))),
         word_pairs(memory.floats((layer.query_row + Tiles::rows) * unit_pair_row(call))),
         region_pairs(memory.floats(read_rows(layer.n_queries) * unit_pair_row(call))),
-        word_forms(memory.floats(layer.query_row + V::width)),
-        region_forms(memory.floats(pad_columns(layer.n_queries))),
+        word_norms(memory.floats(layer.query_row + V::width)),
+        region_norms(memory.floats(pad_columns(layer.n_queries))),
         match(call, false, memory) {}
 };
 
@@ -35,14 +36,14 @@ static void heterogeneous_forward(const HeterogeneousCall& call, const CaptionBl
   const int64_t ld = packed.ld, n = call.local ? call.images.lengths[image] : 1;
   weigh_across(call, block, packed, image, scratch.layer);
   word_rows(call, packed, image, scratch.layer, scratch.words);
-  unit_rows(call, scratch.words, packed.n_queries, ld, scratch.words, scratch.word_pairs, scratch.word_forms, nullptr);
+  unit_rows(call, scratch.words, packed.n_queries, ld, scratch.words, scratch.word_pairs, scratch.word_norms, nullptr);
   each_caption(call, block, [&](int64_t caption, int64_t key, int64_t query, int64_t queries) {
     float* const regions =
         region_rows(call, block, packed, image, caption - block.first, key, scratch.layer, scratch.regions);
-    unit_rows(call, regions, n, ld, regions, scratch.region_pairs, scratch.region_forms, nullptr);
+    unit_rows(call, regions, n, ld, regions, scratch.region_pairs, scratch.region_norms, nullptr);
     call.scores[image * call.captions.count + caption] = matched_score(
-        call, matched_rows(call, regions, scratch.region_pairs, scratch.region_forms, 0, n),
-        matched_rows(call, scratch.words, scratch.word_pairs, scratch.word_forms, query, queries), scratch.match);
+        call, matched_rows(call, regions, scratch.region_pairs, scratch.region_norms, 0, n),
+        matched_rows(call, scratch.words, scratch.word_pairs, scratch.word_norms, query, queries), scratch.match);
   });
 }
 

@@ -1,51 +1,22 @@
-// The matching of one pair's rows, of unit length or zero (HAN §3.3): stacked cross attention of their cosines, and its
-// gradients, by attended vectors, as each pair has contexts of its own.
+// The matching of one pair's unit rows (HAN §3.3): stacked cross attention of their cosines, and its gradients. Norms
+// are of attended vectors: a Gram matrix would serve one pair alone.
 #pragma once
-#include "cross_attention/backward.inl"
-#include "heterogeneous_attention/layer.inl"
+#include "cross_attention/attention.inl"
+#include "heterogeneous_attention/products.inl"
+#include "heterogeneous_attention/unit_rows.inl"
+#include "pairs/pooling.inl"
 
 namespace crossret {
 namespace CROSSRET_ISA {
 
-struct MatchedRows {
-  const float* data;
-  int64_t n, ld;
-  const float* forms;            // 1 of every row, or 0 of a zero one
-  const float* pairs = nullptr;  // the rows as pairs of bfloat16, where cosines are products of these
-};
-
-// Some of the rows that `unit_rows` made.
-static inline MatchedRows matched_rows(const HeterogeneousCall& call, const float* units, const float* pairs,
-                                       const float* forms, int64_t first, int64_t n) {
-  const int64_t ld = layered_row(call);
-  return {units + first * ld, n, ld, forms + first,
-          layered_pairs(call) ? pairs + first * unit_pair_row(call) : nullptr};
-}
-
-// n rows, ld apart, and where products are of them as pairs.
-static MatchedRows as_rows(const HeterogeneousCall& call, const float* data, int64_t n, int64_t ld, float* pairs) {
-  if (!layered_pairs(call)) return {data, n, ld, nullptr, nullptr};
-  pair_left({data, ld, 1}, n, call.dim, layered_depth(call, call.dim), pairs, unit_pair_row(call));
-  return {data, n, ld, nullptr, pairs};
-}
-
-// What products of so many rows with so many columns are read through.
-struct DotScratch {
-  const float** rows;
-  float* panels;  // of columns, where tiles multiply pairs
-
-  DotScratch(const HeterogeneousCall& call, int64_t n, int64_t columns, Workspace& memory)
-      : rows(reinterpret_cast<const float**>(memory.floats(2 * (n + columns)))),
-        panels(memory.floats(Tiles::present ? pad_columns(columns) * unit_pair_row(call) : 0)) {}
-};
-
+// Workspace of the matching.
 struct MatchScratch {
   AttentionTile tile;
   float* similarities;
   Queries queries;
   QueryGradients grads;
   DotScratch dots;
-  PairedFactors factors;  // of gradients alone, as all that follow
+  PairedFactors factors;  // this and what follows for gradients alone
   float *attended, *attended_pairs, *weight_grads, *scaled_weights;
 
   MatchScratch(const HeterogeneousCall& call, bool differentiates, Workspace& memory)
@@ -75,25 +46,7 @@ struct MatchScratch {
   }
 };
 
-// out (row stride ld) = rows · columns.
-static void row_dots(const HeterogeneousCall& call, const MatchedRows& rows, const MatchedRows& columns,
-                     const DotScratch& scratch, float* out, int64_t ld) {
-  const bool pairs = rows.pairs != nullptr && columns.pairs != nullptr;
-  const int64_t row = unit_pair_row(call), depth = pairs ? layered_depth(call, call.dim) : call.dim;
-  if (pairs && Tiles::present) {
-    transpose_to_panels(columns.pairs, row, columns.n, depth, scratch.panels);
-    return multiply_either(true, rows.n, columns.n, depth, {rows.pairs, row, 1},
-                           {scratch.panels, depth * kPanel, kPanel}, DenseStore{out, ld, columns.n, nullptr, false});
-  }
-  const float **const of_rows = scratch.rows, **const of_columns = of_rows + rows.n;
-  for (int64_t r = 0; r < rows.n; ++r) of_rows[r] = pairs ? rows.pairs + r * row : rows.data + r * rows.ld;
-  for (int64_t c = 0; c < columns.n; ++c) {
-    of_columns[c] = pairs ? columns.pairs + c * row : columns.data + c * columns.ld;
-  }
-  multiply_either_dots(pairs, of_rows, rows.n, of_columns, columns.n, depth, out, ld);
-}
-
-// The same; columns up to the next whole vector become zero.
+// Dot products of rows, with zeros behind the columns up to a whole vector.
 static void match_dots(const HeterogeneousCall& call, const MatchedRows& rows, const MatchedRows& columns,
                        const MatchScratch& scratch, float* out, int64_t ld) {
   for (int64_t r = 0; r < rows.n && columns.n % V::width != 0; ++r) {
@@ -102,15 +55,15 @@ static void match_dots(const HeterogeneousCall& call, const MatchedRows& rows, c
   row_dots(call, rows, columns, scratch.dots, out, ld);
 }
 
-// The relevances of all queries, in the scratch's queries.
+// The relevances of all queries, in scratch.queries.
 static void match(const HeterogeneousCall& call, const MatchedRows& contexts, const MatchedRows& queries,
                   MatchScratch& scratch) {
   match_dots(call, contexts, queries, scratch, scratch.similarities, scratch.tile.ld);
   QueryBlock block{};
   block.columns = queries.n;
-  block.norms = const_cast<float*>(queries.forms);
+  block.norms = const_cast<float*>(queries.nonzero);
   const Factor rows{false, contexts.n, round_up(call.dim, V::width), contexts.data, contexts.ld};
-  attend(call.matching, Side{}, Rectangle{}, rows, block, scratch.tile, scratch.queries, nullptr);
+  attend(call.matching, RaggedView{}, Rectangle{}, rows, block, scratch.tile, scratch.queries, nullptr);
 }
 
 static float matched_score(const HeterogeneousCall& call, const MatchedRows& regions, const MatchedRows& words,
@@ -127,7 +80,8 @@ static float matched_score(const HeterogeneousCall& call, const MatchedRows& reg
   return pool(scratch.queries.relevance, queries.n, call.matching.pooling, call.matching.lambda_lse);
 }
 
-// ∂L/∂ the rows of both sides, but for what lies along them, from ∂L/∂score (kernels.md §2).
+// ∂L/∂rows of both sides from ∂L/∂score (kernels.md §2), but for the part along each row, which the normalisation
+// removes.
 static void match_gradients(const HeterogeneousCall& call, const MatchedRows& regions, const MatchedRows& words,
                             float grad, float* of_regions, float* of_words, MatchScratch& scratch) {
   const int64_t dim = round_up(call.dim, V::width);
@@ -158,27 +112,16 @@ static void match_gradients(const HeterogeneousCall& call, const MatchedRows& re
   }
   match_dots(call, contexts, as_rows(call, scratch.attended, queries.n, row, scratch.attended_pairs), scratch,
              scratch.weight_grads, ld);
-  for (int64_t j = 0; j < queries.n; j += V::width) finish_relevance(sums, j, queries.forms);
+  for (int64_t j = 0; j < queries.n; j += V::width) finish_relevance(sums, j, queries.nonzero);
   pool_gradient(sums.relevance, queries.n, call.matching.pooling, call.matching.lambda_lse, grad,
                 scratch.grads.relevance);
-  const F lambda = V::set(call.matching.lambda_softmax);
   for (int64_t j = 0; j < queries.n; j += V::width) {
-    relevance_gradient(sums, queries.forms, j, scratch.grads);
-    const F product = V::load(scratch.grads.product + j), square = V::load(scratch.grads.twice_square + j);
-    F dot = V::zero();
+    logit_gradients(call.matching.lambda_softmax, contexts.n, scratch.tile, sums, queries.nonzero, j, scratch.grads,
+                    nullptr, scratch.weight_grads, scratch.scaled_weights);
+    const F product = V::load(scratch.grads.product + j);
     for (int64_t at = j; at < contexts.n * ld; at += ld) {
-      const F p = V::load(weights + at);
-      const F dp =
-          weight_gradient(V::load(scratch.similarities + at), V::load(scratch.weight_grads + at), product, square);
-      dot = V::fma(p, dp, dot);
-      V::store(scratch.weight_grads + at, dp);
-      V::store(scratch.scaled_weights + at, V::mul(square, p));
-    }
-    const F mean = V::div(dot, V::load(sums.total + j));  // zero but for rounding
-    for (int64_t at = j; at < contexts.n * ld; at += ld) {
-      const F p = V::load(weights + at),
-              dn = V::mul(V::mul(lambda, p), V::sub(V::load(scratch.weight_grads + at), mean));
-      V::store(scratch.weight_grads + at, V::fma(product, p, dn));
+      V::store(scratch.weight_grads + at,
+               V::fma(product, V::load(weights + at), V::load(scratch.weight_grads + at)));  // ∂L/∂s
     }
   }
   multiply_placed(call, contexts.n, dim, queries.n, {scratch.weight_grads, ld, 1}, queries.data, row, scratch.factors,

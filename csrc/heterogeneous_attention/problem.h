@@ -1,13 +1,13 @@
-// What heterogeneous attention's kernels are given, and their entry points under one instruction set.
+// Calls of heterogeneous attention and the entry points of its kernels under one instruction set.
 #pragma once
 #include "cross_attention/problem.h"
 #include "pairs/workspace.h"
 
 namespace crossret {
 
-// What the first layer makes of the items of one side by themselves (kernels.md §3), `width` rows of each, the first
-// lengths[item] of which are valid.
-struct LayeredItems {
+// One side's items as the first layer meets them in every pair (kernels.md §3): `width` rows each, the first
+// lengths[item] of them valid.
+struct FirstLayer {
   const float *queries, *keys;  // (items, width, dim), heads side by side
   const float* values;          // (items, width, heads, dim)
   const float* own_logits;      // (items, width, heads)
@@ -17,57 +17,57 @@ struct LayeredItems {
 };
 
 struct HeterogeneousCall {
-  LayeredItems images, captions;
+  FirstLayer images, captions;
   int64_t heads, dim;
   const float *norm_weight, *norm_bias;
   float lambda_attention;
-  bool local;         // else the first row of either item alone is matched
-  bool words_attend;  // in the local matching
+  bool local;         // whether rows are matched; else the first row of either item
+  bool words_attend;  // direction of the local matching
   CrossAttentionOptions matching;
-  bool bfloat16;  // whether products are of it, where the processor has them
+  bool bfloat16;  // whether products take pairs of bfloat16, where the processor has them
   float* scores;  // (images, captions)
 };
 
-// Successive captions whose words are packed tight as columns.
+// Successive captions whose words are packed as columns of one block.
 struct CaptionBlock {
-  int64_t first, count;
-  int64_t words;
-  int64_t longest;
-  void* memory;  // of what is packed
+  int64_t first, count;  // captions
+  int64_t words;         // of all of them
+  int64_t longest;       // words of the longest
+  void* memory;          // packed rows
 };
 
-// Where gradients of a side's items go, laid out as they are; each gains what the pairs of a task bring.
-struct LayeredGradients {
+// Gradients of one side's items, laid out as `FirstLayer`. Kernels add to them.
+struct FirstLayerGradients {
   float *queries, *keys, *values, *own_logits, *own_values;
 };
 
 struct HeterogeneousGradients {
   const float* scores;
-  LayeredGradients images, captions;
+  FirstLayerGradients images, captions;
 };
 
 constexpr int64_t kChunkImages = 16;
 
-// At most kChunkImages images whose pairs with a block are differentiated together: what their captions' gradients take
-// of each is kept, `stride` bytes for every image.
+// Up to kChunkImages images whose pairs with a block are differentiated together.
 struct ImageChunk {
   const int64_t* images;
   int64_t count;
-  char* kept;
-  int64_t stride;
-  float* norms;  // gradients of the normalisation's weight and bias, (count, 2, dim)
+  char* kept;      // what captions' gradients need of every image
+  int64_t stride;  // bytes from image to image
+  float* norms;    // gradients of the normalisation's weight and bias, (count, 2, dim)
 };
 
 struct HeterogeneousKernels {
-  // Packs a block of captions. Each function only counts bytes where the workspace has no memory.
+  // Packs a block of captions; counts bytes where the workspace has no memory.
   void (*pack)(const HeterogeneousCall&, const CaptionBlock&, Workspace&);
-  // The scores of one image with a block.
+  // Scores of one image with a block.
   void (*forward)(const HeterogeneousCall&, const CaptionBlock&, int64_t image, Workspace&);
-  // Gradients of the k-th image of a chunk, and what those of its captions take; then of the k-th caption of a block.
+  // Gradients of the k-th image of a chunk; then of the k-th caption of a block.
   void (*image_gradients)(const HeterogeneousCall&, const CaptionBlock&, const HeterogeneousGradients&,
                           const ImageChunk&, int64_t k, Workspace&);
   void (*caption_gradients)(const HeterogeneousCall&, const CaptionBlock&, const HeterogeneousGradients&,
                             const ImageChunk&, int64_t k, Workspace&);
+  // Workspace that each takes, counted.
   void (*forward_memory)(const HeterogeneousCall&, const CaptionBlock&, Workspace&);
   void (*gradient_memory)(const HeterogeneousCall&, const CaptionBlock&, Workspace&);
   void (*kept_memory)(const HeterogeneousCall&, const CaptionBlock&, Workspace&);

@@ -150,8 +150,8 @@ static void maxsim_finish(const MaxSimCall& call, const MaxSimGradients* gradien
 // query's.
 static void maxsim_feature_gradients(const MaxSimCall& call, const MaxSimGradients& from, bool of_contexts,
                                      const ItemPairs& jobs, const JobGroup& group, int64_t k0, Workspace& memory) {
-  const Side& own = of_contexts ? call.contexts : call.queries;
-  const Side& other = of_contexts ? call.queries : call.contexts;
+  const RaggedView& own = of_contexts ? call.contexts : call.queries;
+  const RaggedView& other = of_contexts ? call.queries : call.contexts;
   const int64_t columns = own.dim - k0 < kSlice ? own.dim - k0 : kSlice;
   float* slice = memory.floats(own.longest * kSlice);
   for (int64_t k = 0; k < group.count; ++k) {

@@ -13,7 +13,7 @@ struct MaxSim {
 
   static MaxSim take(Arguments& arguments) { return {arguments.take<int64_t>()}; }
 
-  MaxSimCall call(const CheckedBatch& batch) const {
+  MaxSimCall call(const Batch& batch) const {
     MaxSimCall call{};
     batch.lay_out(call);
     call.pooling = pooling_of(pooling);
@@ -23,18 +23,18 @@ struct MaxSim {
   // What the forward pass keeps of all pairs, up to 64 MiB: int32, (context items, queries of all items). Which query
   // is the best of a pair's is not kept, so that "max" searches again.
   static constexpr bool saves = true;
-  static bool keeps(const CheckedBatch& batch, const MaxSimCall& call) {
+  static bool keeps(const Batch& batch, const MaxSimCall& call) {
     constexpr int64_t most = 16 << 20;
     return batch.pairs() == nullptr && call.pooling != Pooling::max && call.queries.rows > 0 &&
            call.contexts.count <= most / call.queries.rows;
   }
-  static Tensor keep(const CheckedBatch& batch, MaxSimCall& call) {
+  static Tensor keep(const Batch& batch, MaxSimCall& call) {
     if (!keeps(batch, call)) return empty<1>({0}, aoti_torch_dtype_float32());
     const Tensor kept = empty<2>({call.contexts.count, call.queries.rows}, aoti_torch_dtype_int32());
     call.kept = kept.mutable_data_ptr<int32_t>();
     return kept;
   }
-  static void read(const Tensor& kept, const CheckedBatch& batch, MaxSimCall& call) {
+  static void read(const Tensor& kept, const Batch& batch, MaxSimCall& call) {
     if (kept.numel() == 0) return;
     STD_TORCH_CHECK(keeps(batch, call) && kept.dim() == 2 && kept.size(0) == call.contexts.count &&
                         kept.size(1) == call.queries.rows && kept.is_cpu() && kept.is_contiguous() &&
@@ -51,11 +51,10 @@ struct MaxSim {
 // contexts.
 void maxsim_argmax(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   Arguments arguments(stack, n_arguments);
-  BatchArguments given = take_batch(arguments);
+  Batch batch(arguments);
   const MaxSim operation = MaxSim::take(arguments);
   const auto width = arguments.take<std::optional<int64_t>>();
-  arguments.finish();
-  const CheckedBatch batch(std::move(given));
+  batch.read(arguments);
   MaxSimCall call = operation.call(batch);
   const Tensor scores = batch.new_scores(), indices = batch.new_indices(width);
   call.scores = scores.mutable_data_ptr<float>();
@@ -69,10 +68,9 @@ void maxsim_argmax(StableIValue* stack, uint64_t n_arguments, uint64_t) {
 // Scores as they are asked for, and with the directions exchanged.
 void maxsim_both(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   Arguments arguments(stack, n_arguments);
-  BatchArguments given = take_batch(arguments);
+  Batch batch(arguments);
   const MaxSim operation = MaxSim::take(arguments);
-  arguments.finish();
-  const CheckedBatch batch(std::move(given));
+  batch.read(arguments);
   MaxSimCall call = operation.call(batch);
   const Tensor scores = batch.new_scores(), turned = batch.new_scores();
   call.scores = scores.mutable_data_ptr<float>();

@@ -1,6 +1,6 @@
 // What the Sum-Max kernels are given, and their entry points under one instruction set.
 #pragma once
-#include "pairs/side.h"
+#include "pairs/operands.h"
 #include "pairs/workspace.h"
 
 namespace crossret {

@@ -126,7 +126,7 @@ class Chunks {
     chunk_ = BackwardChunk{};
   }
 
-  static int64_t longest_item(const Side& side) {
+  static int64_t longest_item(const RaggedView& side) {
     const auto shorter = [](const Item& a, const Item& b) { return a.length < b.length; };
     return std::max_element(side.items, side.items + side.count, shorter) - side.items;
   }
@@ -143,7 +143,7 @@ class Chunks {
 
 // Successive jobs with the same partners, as all pairs have: what is prepared of a partner then serves the whole group.
 // Groups stay small where threads would idle.
-std::vector<Range> group_jobs(const Side& side, const ItemPairs& jobs, int64_t slices, int64_t threads) {
+std::vector<Range> group_jobs(const RaggedView& side, const ItemPairs& jobs, int64_t slices, int64_t threads) {
   const int64_t most = std::clamp<int64_t>(jobs.count * slices / (4 * threads), 1, kGroupJobs);
   const auto same_partners = [&](int64_t a, int64_t b) {
     const int64_t *first = jobs.partners + jobs.offsets[a], *last = jobs.partners + jobs.offsets[a + 1];
@@ -168,7 +168,7 @@ std::vector<Range> group_jobs(const Side& side, const ItemPairs& jobs, int64_t s
 
 void run_backward(const BackwardProblem& problem, const std::function<void(const BackwardChunk&)>& run) {
   SideGradient &of_contexts = problem.context_gradient, &of_queries = problem.query_gradient;
-  const Side &contexts = problem.operands.contexts, &queries = problem.operands.queries;
+  const RaggedView &contexts = problem.operands.contexts, &queries = problem.operands.queries;
   if ((!of_contexts.wanted() && !of_queries.wanted()) || contexts.rows == 0 || queries.rows == 0) return;
   BackwardMemory memory;
   // Sums `side` range by range, over all pairs of each range.
@@ -206,7 +206,7 @@ void run_feature_gradients(const BackwardProblem& problem, const BackwardChunk& 
   for (const bool of_contexts : {true, false}) {
     const SideGradient& gradient = of_contexts ? problem.context_gradient : problem.query_gradient;
     if (!gradient.begun()) continue;
-    const Side& side = of_contexts ? problem.operands.contexts : problem.operands.queries;
+    const RaggedView& side = of_contexts ? problem.operands.contexts : problem.operands.queries;
     const ItemPairs jobs = (of_contexts ? chunk.by_context : chunk.by_query).view();
     const int64_t slices = (side.dim + kSlice - 1) / kSlice;
     const std::vector<Range> groups = group_jobs(side, jobs, slices, worthwhile_threads(chunk.work));

@@ -6,7 +6,7 @@
 
 #include "pairs/memory.h"
 #include "pairs/plan.h"
-#include "pairs/side.h"
+#include "pairs/operands.h"
 #include "pairs/side_gradient.h"
 #include "pairs/walk.h"
 #include "pairs/workspace.h"

@@ -6,7 +6,8 @@ namespace crossret {
 namespace CROSSRET_ISA {
 
 // sums (rows of the item × dim, contiguous) += the item's slice [k0, k0 + columns), row stride kSlice.
-static void add_slice(const Side& side, int64_t item, int64_t k0, int64_t columns, const float* slice, float* sums) {
+static void add_slice(const RaggedView& side, int64_t item, int64_t k0, int64_t columns, const float* slice,
+                      float* sums) {
   for (int64_t r = 0; r < side.length(item); ++r) {
     float* out = sums + r * side.dim + k0;
     for (int64_t j = 0; j < columns; j += V::width) {
@@ -17,7 +18,7 @@ static void add_slice(const Side& side, int64_t item, int64_t k0, int64_t column
 }
 
 // out[j] += factor · row[j], row given by its side.
-static void add_scaled_row(const Side& side, int64_t item, int64_t r, int64_t k0, int64_t columns, float factor,
+static void add_scaled_row(const RaggedView& side, int64_t item, int64_t r, int64_t k0, int64_t columns, float factor,
                            float* out) {
   const void* data = side.row(item, r);
   const F scale = V::set(factor * row_scale(side, item, r));
@@ -40,7 +41,7 @@ static inline void store_features(void* row, Dtype dtype, int64_t k, F v, int64_
 
 // One row's summed gradient, rounded into `out` of the features' dtype; `out` may be the sum itself. Where the side is
 // normalised, the sum is the gradient of the unit row x̂ = x / ‖x‖, and that of x is (g − x̂ (x̂ · g)) / ‖x‖.
-static void finish_gradient(const Side& side, int64_t item, int64_t r, const float* sum, void* out) {
+static void finish_gradient(const RaggedView& side, int64_t item, int64_t r, const float* sum, void* out) {
   const void* data = side.row(item, r);
   const F scale = V::set(row_scale(side, item, r));
   F dot = V::zero();

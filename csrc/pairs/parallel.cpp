@@ -37,7 +37,7 @@ int64_t worthwhile_threads(double multiply_adds) {
   return static_cast<int64_t>(std::min(worth, static_cast<double>(thread_count())));
 }
 
-double pass_work(const Side& side) {
+double pass_work(const RaggedView& side) {
   constexpr double per_element = 4;
   return per_element * static_cast<double>(side.dim) * static_cast<double>(side.rows);
 }

@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "pairs/memory.h"
-#include "pairs/side.h"
+#include "pairs/operands.h"
 #include "pairs/workspace.h"
 
 namespace crossret {
@@ -20,7 +20,7 @@ int64_t thread_count();
 int64_t worthwhile_threads(double multiply_adds);
 
 // What a pass over a side's rows costs, which memory bounds, as multiply-adds.
-double pass_work(const Side& side);
+double pass_work(const RaggedView& side);
 
 // Calls work(item, workspace) for every item in [0, items), in any order; all of them together cost about so many
 // multiply-adds. A workspace of `bytes`, taken from `memory`, is new to each item.

@@ -36,7 +36,7 @@ std::vector<int64_t> sorted_places(const std::vector<int64_t>& keys) {
 constexpr int64_t kVector = 16;  // floats; every ISA's vector width divides it
 
 // Columns of a block, up to `most`: whole panels, or, for items of one length, the number that they fill best.
-int64_t fitting_columns(const Side& side, int64_t most) {
+int64_t fitting_columns(const RaggedView& side, int64_t most) {
   int64_t best = most / kPad * kPad;
   const auto another = [&](const Item& item) { return item.length != side.longest; };
   if (side.longest == 0 || std::any_of(side.items, side.items + side.count, another)) {
@@ -50,7 +50,7 @@ int64_t fitting_columns(const Side& side, int64_t most) {
 
 // Appends the items of a range that have rows, ordered so that blocks of `columns` rows, taken greedily from the front,
 // come out full: each takes the longest item that still fits. A last panel half empty costs as much as a full one.
-void append_packed(const Side& side, Range range, int64_t columns, std::vector<int64_t>& order) {
+void append_packed(const RaggedView& side, Range range, int64_t columns, std::vector<int64_t>& order) {
   if (side.rows <= columns) {
     for (int64_t item = range.begin; item < range.end; ++item) {
       if (side.length(item) > 0) order.push_back(item);
@@ -107,7 +107,7 @@ double product_work(const Operands& operands, const Pairs& pairs) {
   return product_work(operands, cells, 1);
 }
 
-std::vector<Range> split(const Side& side, Range range, int64_t rows) {
+std::vector<Range> split(const RaggedView& side, Range range, int64_t rows) {
   std::vector<Range> parts;
   int64_t held = 0;
   for (int64_t item = range.begin; item < range.end; ++item) {
@@ -131,7 +131,7 @@ int64_t second_cache_floats() {
   return found;
 }
 
-Limits plan_limits(const Side& contexts, const Side& queries, const Layout& queries_as) {
+Limits plan_limits(const RaggedView& contexts, const RaggedView& queries, const Layout& queries_as) {
   const int64_t block_floats = second_cache_floats() * 9 / 16;  // what products read of a block at a time
   const int64_t once_floats = second_cache_floats() * 3 / 16;
   constexpr int64_t slice = 1024;      // of k, in those products
@@ -219,7 +219,7 @@ ItemPairsPlan plan_items(const Operands& operands, const Pairs& pairs, Owner sid
 }
 
 std::vector<QueryBlock> cut_blocks(const Operands& operands, const Rectangle& pairs, bool whole_items) {
-  const Side& side = operands.queries;
+  const RaggedView& side = operands.queries;
   const Limits& limits = operands.limits;
   std::vector<QueryBlock> blocks;
   int64_t column = 0;
@@ -242,7 +242,7 @@ std::vector<QueryBlock> cut_blocks(const Operands& operands, const Rectangle& pa
 }
 
 std::vector<ContextGroup> cut_groups(const Operands& operands, const Rectangle& pairs, bool whole_items) {
-  const Side& side = operands.contexts;
+  const RaggedView& side = operands.contexts;
   std::vector<ContextGroup> groups;
   for (int64_t i = 0, count; i < pairs.n_contexts; i += count) {
     const int64_t n = side.length(pairs.contexts[i]);

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "pairs/side.h"
+#include "pairs/operands.h"
 #include "pairs/workspace.h"
 
 namespace crossret {
@@ -53,7 +53,7 @@ struct ItemPairsPlan {
 // What the cache holds that a core has for itself.
 int64_t second_cache_floats();
 
-Limits plan_limits(const Side& contexts, const Side& queries, const Layout& queries_as);
+Limits plan_limits(const RaggedView& contexts, const RaggedView& queries, const Layout& queries_as);
 
 struct Range {
   int64_t begin, end;
@@ -62,7 +62,7 @@ struct Range {
 };
 
 // Splits a range of items into successive parts of about `rows` rows each, of more only where one item has more.
-std::vector<Range> split(const Side& side, Range range, int64_t rows);
+std::vector<Range> split(const RaggedView& side, Range range, int64_t rows);
 
 // All pairs of two ranges of items, those with no rows left out, in one rectangle without strides. Queries are ordered
 // so that their blocks come out full.

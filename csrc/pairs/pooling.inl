@@ -1,6 +1,6 @@
 // Pools the values of one pair's queries into its score (SCAN Eqs. 5–8), and the gradient of that.
 #pragma once
-#include "pairs/side.h"
+#include "pairs/operands.h"
 #include "simd/math.inl"
 
 namespace crossret {

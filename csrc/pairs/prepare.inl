@@ -10,7 +10,8 @@ namespace CROSSRET_ISA {
 
 // Calls visit(i, item, row) for n successive rows of the items listed, from row `skip` of the first of them on.
 template <class Visit>
-static inline void for_each_row(const Side& side, const int64_t* items, int64_t skip, int64_t n, const Visit& visit) {
+static inline void for_each_row(const RaggedView& side, const int64_t* items, int64_t skip, int64_t n,
+                                const Visit& visit) {
   int64_t row = skip;
   for (int64_t i = 0; i < n; ++i, ++row) {
     for (; row >= side.length(*items); ++items) row -= side.length(*items);
@@ -20,7 +21,7 @@ static inline void for_each_row(const Side& side, const int64_t* items, int64_t 
 
 // The norms of a block's rows that are read where the caller has them.
 static void norms_as_given(const Operands& operands, const Rectangle& pairs, const QueryBlock& block) {
-  const Side& side = operands.queries;
+  const RaggedView& side = operands.queries;
   const auto norm = [&](int64_t i, int64_t item, int64_t row) {
     if (!Operands::as_given(side, operands.query_layout, side.items[item])) return;
     block.norms[i] = row_norm(side.row(item, row), side.dtype, side.dim);
@@ -29,7 +30,7 @@ static void norms_as_given(const Operands& operands, const Rectangle& pairs, con
 }
 
 static void pack_queries(const Operands& operands, const Rectangle& pairs, const QueryBlock& block, Workspace& memory) {
-  const Side& side = operands.queries;
+  const RaggedView& side = operands.queries;
   const Layout& layout = operands.query_layout;
   const int64_t* const items = pairs.queries + block.first;
   if (pairs.dots) {
@@ -76,7 +77,7 @@ static ContextRows rows_of(const Operands& operands, const Rectangle& pairs, con
 // those that are read in place.
 static void copy_rows(const Operands& operands, const Rectangle& pairs, const ContextGroup& group, int64_t first,
                       int64_t rows, float* out, float* scales) {
-  const Side& side = operands.contexts;
+  const RaggedView& side = operands.contexts;
   const Layout& layout = operands.context_layout;
   const bool plain = side.norms == nullptr && (layout.kind == Elements::floats || layout.kind == Elements::pairs);
   int64_t i = group.first, row = group.skip + first;
@@ -100,7 +101,7 @@ static void copy_contexts(const Operands& operands, const Rectangle& pairs, cons
 
 // As many rows as those of `count` items from the `first` on, less `skip` ahead of them, that come next: in what is
 // left of the last item or in the one after it, holes included.
-static Ahead rows_after(const Side& side, const int64_t* items, int64_t n_items, int64_t first, int64_t count,
+static Ahead rows_after(const RaggedView& side, const int64_t* items, int64_t n_items, int64_t first, int64_t count,
                         int64_t skip, int64_t rows) {
   const int64_t last = first + count - 1, end = count == 1 ? skip + rows : side.length(items[last]);
   const bool within = end < side.length(items[last]) || last + 1 == n_items;
@@ -169,7 +170,7 @@ static FactorBuffers take_factor_buffers(const Operands& operands, Workspace& me
 static void make_factors(const Operands& operands, const Rectangle& pairs, const ContextGroup& group,
                          const FactorBuffers& buffers) {
   if (operands.kept_factors != nullptr) return;
-  const Side& side = operands.contexts;
+  const RaggedView& side = operands.contexts;
   const bool floats = operands.context_layout.kind == Elements::floats;
   int64_t row = 0, factors = 0;
   for (int64_t i = group.first; i < group.first + group.count; ++i) {
@@ -190,7 +191,8 @@ static void make_factors(const Operands& operands, const Rectangle& pairs, const
 
 // The factor of an item to be kept: `longest` rows, stride ld, zeros where it has none. Workspace is counted by a run
 // without memory.
-static void keep_factor(const Side& side, int64_t item, int64_t longest, int64_t ld, float* out, Workspace& memory) {
+static void keep_factor(const RaggedView& side, int64_t item, int64_t longest, int64_t ld, float* out,
+                        Workspace& memory) {
   const int64_t row = pad_row(side.dim);
   float* const copied = memory.floats(side.longest * row);
   float* const factor = memory.floats(side.longest * gram_row(side.longest));
@@ -251,7 +253,7 @@ static void dot_similarities(const Operands& operands, const Rectangle& pairs, c
     for (int64_t r = 0; r < operands.contexts.length(pairs.contexts[i]); ++r)
       at[row++] = contexts.data + r * contexts.ld;
   }
-  const Side& side = operands.queries;
+  const RaggedView& side = operands.queries;
   const Layout& layout = operands.query_layout;
   for_each_row(side, pairs.queries + block.first, block.skip, block.columns, [&](int64_t i, int64_t item, int64_t r) {
     const bool given = Operands::as_given(side, layout, side.items[item]);

@@ -4,7 +4,7 @@
 
 namespace crossret {
 
-SideGradient::SideGradient(const Side& side, void* out, FinishGradient finish)
+SideGradient::SideGradient(const RaggedView& side, void* out, FinishGradient finish)
     : side_(side), out_(out), finish_(finish) {}
 
 int64_t SideGradient::floats() const { return buffered() ? side_.rows * side_.dim : 0; }

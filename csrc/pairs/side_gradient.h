@@ -4,12 +4,12 @@
 #include <vector>
 
 #include "pairs/plan.h"
-#include "pairs/side.h"
+#include "pairs/operands.h"
 
 namespace crossret {
 
 // Turns the summed gradient of one row into what is returned; the two are one place where that is float32.
-using FinishGradient = void (*)(const Side&, int64_t item, int64_t row, const float* sum, void* out);
+using FinishGradient = void (*)(const RaggedView&, int64_t item, int64_t row, const float* sum, void* out);
 
 // float32 gradients are summed where they are returned. Those of narrower features, and of masked items, whose rows lie
 // apart, are summed in a buffer that holds
@@ -17,7 +17,7 @@ using FinishGradient = void (*)(const Side&, int64_t item, int64_t row, const fl
 class SideGradient {
  public:
   // `out`, (rows of the side × dim) zeros of the features' dtype, is null where no gradient is wanted.
-  SideGradient(const Side& side, void* out, FinishGradient finish);
+  SideGradient(const RaggedView& side, void* out, FinishGradient finish);
 
   bool wanted() const { return out_ != nullptr; }
   bool begun() const { return wanted() && items_.begin < items_.end; }
@@ -34,7 +34,7 @@ class SideGradient {
  private:
   bool buffered() const { return wanted() && (side_.dtype != Dtype::float32 || side_.masked); }
 
-  const Side& side_;
+  const RaggedView& side_;
   void* const out_;
   const FinishGradient finish_;
   Range items_{0, 0};

@@ -7,7 +7,7 @@
 
 #include "pairs/memory.h"
 #include "pairs/plan.h"
-#include "pairs/side.h"
+#include "pairs/operands.h"
 #include "pairs/workspace.h"
 
 namespace crossret {

@@ -1,6 +1,6 @@
 // What self-attention within padded items is given, and its entry points under one instruction set.
 #pragma once
-#include "pairs/side.h"
+#include "pairs/operands.h"
 #include "pairs/workspace.h"
 
 namespace crossret {

@@ -128,7 +128,7 @@ class Features {
     side_.norms = norms_.data();
   }
 
-  const Side& side() const { return side_; }
+  const RaggedView& side() const { return side_; }
   const std::vector<Rows>& values() const { return values_; }
   int64_t width() const { return width_; }
   int64_t place(int64_t item, int64_t r) const { return places_[item][r]; }
@@ -155,7 +155,7 @@ class Features {
   }
 
  private:
-  Side side_{};
+  RaggedView side_{};
   std::vector<Item> items_;
   std::deque<std::vector<char>> memory_;
   std::deque<std::vector<int32_t>> places_;  // of all items

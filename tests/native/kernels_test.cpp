@@ -48,7 +48,7 @@ CROSSRET_SETS(CROSSRET_ABSENT, )
 bool in_forked_child() { return false; }
 int64_t thread_count() { return crossret_test::test_threads; }
 int64_t worthwhile_threads(double) { return crossret_test::test_threads; }
-double pass_work(const Side&) { return 0; }
+double pass_work(const RaggedView&) { return 0; }
 
 void parallel(int64_t items, double, int64_t bytes, Memory& memory,
               const std::function<void(int64_t, Workspace&)>& work) {
@@ -161,7 +161,7 @@ int main(int argc, char** argv) {
       select_isa(names[i]);
       const Kernels& chosen = kernels(cases[k].dtype, false);
       worst[i] = std::max(worst[i], batch->check(chosen, false));
-      const Side any{nullptr, 0, 2, 0, 0, cases[k].dtype, false, nullptr};
+      const RaggedView any{nullptr, 0, 2, 0, 0, cases[k].dtype, false, nullptr};
       if (chosen.layout(any, true, true).kind == Elements::split_context) batch->check(chosen, true);
     }
   }

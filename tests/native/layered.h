@@ -45,8 +45,8 @@ struct LayeredBatch {
   HeterogeneousCall call(float* scores) const {
     const auto side = [&](int s) {
       const auto* const own = given.data() + 5 * s;
-      return LayeredItems{own[0].data(),     own[1].data(),         own[2].data(), own[3].data(), own[4].data(),
-                          lengths[s].data(), s ? captions : images, width(s),      width(s)};
+      return FirstLayer{own[0].data(),     own[1].data(),         own[2].data(), own[3].data(), own[4].data(),
+                        lengths[s].data(), s ? captions : images, width(s),      width(s)};
     };
     return {side(0),
             side(1),
@@ -140,7 +140,7 @@ inline void check_layered(const crossret::Kernels& kernels, bool bfloat16) {
     for (const auto& some : batch.given) made.emplace_back(some.size());
     const auto side = [&](int s) {
       auto* const own = made.data() + 5 * s;
-      return LayeredGradients{own[0].data(), own[1].data(), own[2].data(), own[3].data(), own[4].data()};
+      return FirstLayerGradients{own[0].data(), own[1].data(), own[2].data(), own[3].data(), own[4].data()};
     };
     std::vector<float> norms(2 * at.dim);
     differentiate_heterogeneous_attention(kernels, call, {grads.data(), side(0), side(1)}, norms.data());
@@ -180,7 +180,7 @@ inline void check_layered(const crossret::Kernels& kernels) {
   using namespace crossret;
   check_layered(kernels, false);
   // Without products of bfloat16 it is the same.
-  const Side halves{nullptr, 0, 2, 0, 0, Dtype::bfloat16, false, nullptr};
+  const RaggedView halves{nullptr, 0, 2, 0, 0, Dtype::bfloat16, false, nullptr};
   if (kernels.layout(halves, true, false).pairs()) check_layered(kernels, true);
 }
 

@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "pairs/side.h"
+#include "pairs/operands.h"
 
 namespace crossret_test {
 

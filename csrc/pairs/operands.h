@@ -43,7 +43,7 @@ struct Item {
 };
 
 // One modality.
-struct Side {
+struct RaggedView {
   const Item* items;
   int64_t count;
   int64_t dim;
@@ -164,7 +164,7 @@ struct Limits {
 
 // The two sides of a call as the kernels lay them out.
 struct Operands {
-  Side contexts, queries;
+  RaggedView contexts, queries;
   Layout context_layout, query_layout;
   Limits limits;
   bool factors;  // whether ‖attended‖ is wanted of the contexts
@@ -185,7 +185,7 @@ struct Operands {
   }
   int64_t factor_row(int64_t n, bool by_triangle) const { return by_triangle ? gram_row(n) : pad_row(contexts.dim); }
   // Whether the rows of an item may be read where the caller has them: aligned elements and nothing else.
-  static bool as_given(const Side& side, const Layout& layout, const Item& item) {
+  static bool as_given(const RaggedView& side, const Layout& layout, const Item& item) {
     const bool whole = layout.pairs() ? side.dim % 2 == 0 : side.dtype == Dtype::float32;
     return whole && !layout.copied && side.norms == nullptr && item.row_bytes % 4 == 0 &&
            reinterpret_cast<uintptr_t>(item.rows) % 4 == 0;

@@ -1,0 +1,230 @@
+// Jobs of stacked cross attention in CUDA and their similarities: some items of queries, or one that is longer than a
+// tile and passes through it in pieces, by some items of contexts, whose rows are the tile's columns. Rows come packed
+// (`pack.cuh`): finite, aligned, padded with zeros.
+#pragma once
+#include "cross_attention/gram.cuh"
+#include "cross_attention/relevance.cuh"
+
+namespace crossret {
+namespace gpu {
+
+constexpr int kMostQueries = 16, kMostContexts = 16;  // items of a job: sums over them are half a warp's
+constexpr int kRelevancePitch = kMostContexts + 1;
+
+// Where the parts of a block's shared memory begin, in bytes. Tiles have `pitch` columns.
+struct AttentionMemory {
+  int pitch;  // an odd multiple of 4, at least columns in eights
+  int ring, similarities, weights;
+  int factors, greatest;  // of items of queries and contexts; the latter of the softmax
+  int relevances;         // of rows and items of contexts
+  int column_scales, column_sources, row_lengths, row_scales, row_items, row_sources;
+  int query_begins, query_firsts, context_begins, context_firsts, context_flags;
+  // For gradients: Gp of every weight; norms and what they pull on, beside factors; beside relevances their gradients
+  // and what these are multiplied by; the greatest relevance of pairs, the row of the first of those, and the sum.
+  int weighted, norms, pulls, gradients, of_products, of_squares, means, pooled;
+  int total;
+
+  template <class Shape>
+  static AttentionMemory of(int most_columns, int most_queries, bool softmax, bool gradients) {
+    AttentionMemory made{};
+    int end = 0;
+    const auto take = [&](int words) {
+      const int begin = end;
+      end += (4 * words + 15) / 16 * 16;
+      return begin;
+    };
+    const int columns = most_columns > Shape::columns ? most_columns : Shape::columns;
+    const int pitch = made.pitch = (columns + 7) / 8 * 8 + 4, tile = Shape::rows * pitch;
+    if (gradients) {
+      made.similarities = take(tile);
+      made.ring = made.weights = take(tile), made.weighted = take(tile);
+      if (end < made.ring + Shape::ring_bytes) end = made.ring + Shape::ring_bytes;
+    } else if (most_columns <= Shape::columns) {  // the product is over before similarities are stored
+      take(tile * 4 > Shape::ring_bytes ? tile : Shape::ring_bytes / 4);
+    } else {
+      take(Shape::ring_bytes / 4);
+      made.similarities = made.weights = take(tile);
+    }
+    const int of_contexts = most_queries * pitch, of_rows = Shape::rows * kRelevancePitch;
+    made.factors = take(of_contexts), made.greatest = take(softmax ? of_contexts : 0);
+    made.relevances = take(of_rows), made.column_scales = take(pitch);
+    made.column_sources = take(pitch);
+    for (int* part : {&made.row_lengths, &made.row_scales, &made.row_items, &made.row_sources}) {
+      *part = take(Shape::rows);
+    }
+    made.query_begins = take(most_queries + 1), made.query_firsts = take(most_queries);
+    made.context_begins = take(kMostContexts + 1), made.context_firsts = take(kMostContexts);
+    made.context_flags = take(kMostContexts);
+    if (gradients) {
+      made.norms = take(of_contexts), made.pulls = take(of_contexts);
+      for (int* part : {&made.gradients, &made.of_products, &made.of_squares, &made.means}) *part = take(of_rows);
+      made.pooled = take(3 * kMostQueries * kMostContexts);
+    }
+    made.total = end;
+    return made;
+  }
+};
+
+// At which items jobs begin: so many apart, or where a table (jobs + 1) says.
+struct JobBounds {
+  Global<const int> table;
+  int apart, n_items;  // the former 0 where there is a table
+
+  CROSSRET_DEVICE int begin(int number) const {
+    if (apart == 0) return load(table, number);
+    return number * apart < n_items ? number * apart : n_items;
+  }
+};
+
+struct AttentionProblem {
+  PackedRows queries, contexts;
+  int dim;  // of packed rows
+  JobBounds query_jobs, context_jobs;
+  int n_query_jobs, n_context_jobs, most_queries;  // items of queries in a job
+  Global<const Chunk> grams;
+  int64_t gram_apart;       // of an item's first fragment and the next one's
+  Global<const int> flags;  // (items)
+  AttentionOptions options;
+  AttentionMemory memory;
+};
+
+// What all threads know of a job.
+struct Job {
+  int first_query, n_queries, n_rows;  // items of queries, of listed pairs the place of the first, and their rows
+  int first_context, n_contexts;       // items of contexts
+  int n_columns;                       // rows of those
+};
+
+// A block's tile of queries × contexts in shared memory, from a job's items to their similarities.
+template <class Shape, class Arithmetic>
+class JobTile {
+ public:
+  using Element = typename Features<Arithmetic>::Element;
+
+  CROSSRET_DEVICE explicit JobTile(const AttentionProblem& problem)
+      : problem_(problem), options_(problem.options), at_(problem.memory) {}
+
+  CROSSRET_DEVICE static Shared<float> floats(int byte) { return shared_at<float>(byte); }
+  CROSSRET_DEVICE static Shared<int> ints(int byte) { return shared_at<int>(byte); }
+
+  // Of a job's item of queries the packed rows, and where they begin among the job's.
+  CROSSRET_DEVICE void describe_query(const Job& job, int number, PackedItem item, int begin) const {
+    ints(at_.query_firsts)[number] = item.first;
+    ints(at_.query_begins)[number] = begin;
+    if (number == job.n_queries - 1) ints(at_.query_begins)[job.n_queries] = begin + item.count;
+  }
+
+  // Of the numbers of a warp's first lanes, one for each item of a job, those up to and with a lane's own.
+  CROSSRET_DEVICE static int sum_so_far(int number) {
+    const int lane = thread_index() % kWarp;
+#pragma unroll
+    for (int by = 1; by < kMostQueries; by *= 2) {
+      const int before = shuffle(number, lane < by ? lane : lane - by);
+      if (lane >= by) number += before;
+    }
+    return number;
+  }
+
+  CROSSRET_DEVICE void describe_queries(Job& job, int number) const {
+    job.first_query = problem_.query_jobs.begin(number);
+    job.n_queries = problem_.query_jobs.begin(number + 1) - job.first_query;
+    const int lane = thread_index() % kWarp;
+    PackedItem item{};
+    if (lane < job.n_queries) item = load(problem_.queries.items, job.first_query + lane);
+    const int end = sum_so_far(item.count);
+    if (thread_index() < job.n_queries) describe_query(job, lane, item, end - item.count);
+  }
+
+  CROSSRET_DEVICE void choose_contexts(Job& job, int number) const {
+    job.first_context = problem_.context_jobs.begin(number);
+    job.n_contexts = problem_.context_jobs.begin(number + 1) - job.first_context;
+  }
+
+  // Columns follow one another, whatever lies between the packed rows.
+  CROSSRET_DEVICE void describe_contexts(Job& job) const {
+    const int lane = thread_index() % kWarp;
+    PackedItem item{};
+    if (lane < job.n_contexts) item = load(problem_.contexts.items, job.first_context + lane);
+    const int end = sum_so_far(item.count);
+    job.n_columns = shuffle(end, job.n_contexts - 1);
+    if (thread_index() < job.n_contexts) {
+      ints(at_.context_begins)[lane] = end - item.count;
+      ints(at_.context_firsts)[lane] = item.first;
+      ints(at_.context_flags)[lane] = load(problem_.flags, job.first_context + lane);
+      if (lane == job.n_contexts - 1) ints(at_.context_begins)[job.n_contexts] = end;
+    }
+    sync_block();
+    for (int column = thread_index(), number = 0; column < at_.pitch; column += Shape::threads) {
+      int source = -1;
+      if (column < job.n_columns) {
+        while (column >= ints(at_.context_begins)[number + 1]) ++number;
+        source = ints(at_.context_firsts)[number] + column - ints(at_.context_begins)[number];
+      }
+      const float norm = source >= 0 ? load(problem_.contexts.norms, source) : 0.0f;
+      ints(at_.column_sources)[column] = source;
+      floats(at_.column_scales)[column] = options_.normalize ? inverse(norm) : 1.0f;
+    }
+  }
+
+  // Behind a barrier behind `describe_query`.
+  CROSSRET_DEVICE void count_rows(Job& job) const { job.n_rows = ints(at_.query_begins)[job.n_queries]; }
+  CROSSRET_DEVICE bool in_pieces(const Job& job) const { return job.n_rows > Shape::rows; }
+
+  // Of the rows of a piece that begins at row `begin` of the job; all threads have seen them when it returns.
+  CROSSRET_DEVICE void make_similarities(const Job& job, int begin) const {
+    load_rows(job, begin);
+    constexpr int element = static_cast<int>(sizeof(Element));
+    const int row_chunks = problem_.dim * element / kChunkBytes;  // a part has fewer chunks than 2³¹
+    const auto of_query = [&](int row) -> int {
+      const int source = ints(at_.row_sources)[row];
+      return source >= 0 ? source * row_chunks : -1;
+    };
+    const Shared<float> out = floats(at_.similarities);
+    for (int first = 0; first < job.n_columns; first += Shape::columns) {
+      const auto of_context = [&](int column) -> int {
+        return first + column < job.n_columns ? ints(at_.column_sources)[first + column] * row_chunks : -1;
+      };
+      Accumulators<Shape> sums;
+      multiply_tiles<Shape, Arithmetic>(sums, operand(problem_.queries.rows, of_query),
+                                        operand(problem_.contexts.rows, of_context), problem_.dim * element,
+                                        shared_at<Chunk>(at_.ring));
+      sync_block();  // the ring is free
+      sums.each_pair(job.n_columns - first, [&](int row, int column, float left, float right) {
+        const float scale = floats(at_.row_scales)[row];
+        const int at = first + column, cell = row * at_.pitch + at;
+        Shared<Two<float>>(out + cell)[0] = Two<float>{
+            {left * scale * floats(at_.column_scales)[at], right * scale * floats(at_.column_scales)[at + 1]}};
+      });
+    }
+    sync_block();
+  }
+
+  // What rows of a piece are, between barriers.
+  CROSSRET_DEVICE void load_rows(const Job& job, int begin) const {
+    sync_block();
+    for (int row = thread_index(); row < Shape::rows; row += Shape::threads) load_row(job, begin, row);
+    sync_block();
+  }
+
+  CROSSRET_DEVICE void load_row(const Job& job, int begin, int row) const {
+    const int place = begin + row;
+    int item = 0, source = -1;
+    if (place < job.n_rows) {
+      while (item + 1 < job.n_queries && place >= ints(at_.query_begins)[item + 1]) ++item;
+      source = ints(at_.query_firsts)[item] + place - ints(at_.query_begins)[item];
+    }
+    const float norm = source >= 0 ? load(problem_.queries.norms, source) : 0.0f;
+    ints(at_.row_items)[row] = item;
+    ints(at_.row_sources)[row] = source;
+    floats(at_.row_lengths)[row] = options_.normalize && norm > 0.0f ? 1.0f : norm;  // NaN where one is not finite
+    floats(at_.row_scales)[row] = options_.normalize ? inverse(norm) : 1.0f;
+  }
+
+ protected:
+  const AttentionProblem& problem_;
+  const AttentionOptions& options_;
+  const AttentionMemory& at_;
+};
+
+}  // namespace gpu
+}  // namespace crossret

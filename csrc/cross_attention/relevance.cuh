@@ -1,0 +1,131 @@
+// SCAN's relevance in CUDA, a number at a time, and its gradients (SCAN Eqs. 1–8; kernels.md §1 and §2). The formulas
+// are those of `relevance.inl`; what is bounded here would leave float32's range there.
+#pragma once
+#include "cross_attention/problem.h"
+#include "cuda/device.cuh"
+
+namespace crossret {
+namespace gpu {
+
+constexpr float kTiny = 1.1754944e-38f;  // the least float32 of full precision
+constexpr float kMostLogit = 3.4e38f;    // so that no difference to the greatest is ∞ − ∞, however large λ is
+constexpr float kMostCosine = 2.0f;
+constexpr float kMostFactor = 1e30f;  // of gradients' factors
+constexpr float kLeastNorm = 1e-18f;  // whose square is in range
+constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+struct AttentionOptions {
+  Norm norm;
+  Pooling pooling;
+  bool shifted;  // whether the greatest logit is subtracted from all
+  bool normalize;
+  float slope;  // of the clip below zero, 1 for none
+  float lambda_softmax, lambda_lse, empty_score;
+};
+
+CROSSRET_DEVICE float inverse(float x) { return x > 0.0f ? 1.0f / x : 0.0f; }
+CROSSRET_DEVICE float clipped(float s, float slope) { return s > 0.0f ? s : slope * s; }
+CROSSRET_DEVICE float bounded(float x, float most) { return fminf(fmaxf(x, -most), most); }
+
+// The sum of a norm's terms, x² or |x|, and the norm it makes; of the softmax the sum of exponentials.
+CROSSRET_DEVICE float add_norm_term(Norm norm, float x, float sum) {
+  return fmaf(x, norm == Norm::l2 ? x : x < 0.0f ? -1.0f : 1.0f, sum);
+}
+CROSSRET_DEVICE float finish_norm(Norm norm, float sum) { return norm == Norm::l2 ? sqrtf(sum) : sum; }
+
+// Factor of x, or of the softmax's exponential, in the logit of base 2, λ n log₂e.
+CROSSRET_DEVICE float logit_factor(const AttentionOptions& options, float norm) {
+  const float scale = options.lambda_softmax * kLog2E;
+  float factor = scale;
+  if (options.norm == Norm::l2 || options.norm == Norm::l1) factor = scale / (norm + kEps);
+  if (options.norm == Norm::softmax) factor = norm > 0.0f ? scale / norm : 0.0f;
+  return bounded(factor, kMostLogit);
+}
+
+// ∂L/∂x from ∂L/∂n: factor ∂L/∂n − along (x, or sign x of L1); of the softmax n (∂L/∂n − along).
+struct NormGradient {
+  float factor, along;
+
+  // `pull` is Σ x ∂L/∂n along an item's queries, of the softmax Σ n ∂L/∂n.
+  CROSSRET_DEVICE static NormGradient of(Norm kind, float norm, float pull) {
+    if (kind == Norm::softmax) return {0.0f, pull};
+    const float factor = norm > 0.0f ? 1.0f / (norm + kEps) : 0.0f;
+    float along = pull * factor * factor;
+    if (kind == Norm::l2) along /= fmaxf(norm, kLeastNorm);
+    return {factor, bounded(along, kMostFactor)};
+  }
+  // `x` is n of the softmax.
+  CROSSRET_DEVICE float through(Norm kind, float gradient, float x) const {
+    if (kind == Norm::softmax) return x * (gradient - along);
+    if (kind == Norm::l1) return factor * gradient - along * (x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f);
+    return factor * gradient - along * x;
+  }
+};
+
+// r = q · a / max(‖q‖ ‖a‖, ε Σ p) and its derivatives. ∂r/∂(Σ p), where the denominator is ε Σ p, is the same for all
+// contexts of a query and so vanishes in the softmax.
+struct Relevance {
+  float value;        // r
+  float of_products;  // ∂r/∂(q · a)
+  float of_squares;   // −2 ∂r/∂‖a‖²
+
+  CROSSRET_DEVICE static Relevance of(float row_length, float product, float total, float square) {
+    const float length = row_length * sqrtf(fmaxf(square, 0.0f)), least = total * kEps;
+    const float denominator = fmaxf(fmaxf(length, least), kTiny);
+    const float cosine = length > 0.0f ? bounded(product / denominator, kMostCosine) : 0.0f;
+    const bool moves = length > 0.0f && length >= least && square > 0.0f;
+    return {row_length == row_length ? cosine : NAN, length > 0.0f ? fminf(1.0f / denominator, kMostFactor) : 0.0f,
+            moves ? bounded(cosine / fmaxf(square, kTiny), kMostFactor) : 0.0f};
+  }
+};
+
+// ∂r/∂p of a weight p: `weighted` is its element of G p.
+CROSSRET_DEVICE float of_weight(float of_products, float s, float of_squares, float weighted) {
+  return fmaf(of_products, s, -(of_squares * weighted));
+}
+
+// The relevances of one pair, pooled (SCAN Eqs. 5–8).
+struct Pooled {
+  float sum, greatest;  // of "lse" the sum of exp(λ (r − greatest))
+  int first;            // row of the greatest
+
+  CROSSRET_DEVICE static Pooled none() { return {0.0f, -INFINITY, 0}; }
+
+  // Adds relevance(row) of rows [from, to) of a piece; rows are counted from `begin` on.
+  template <class Value>
+  CROSSRET_DEVICE void add(const AttentionOptions& options, int begin, int from, int to, const Value& relevance) {
+    const bool by_exponentials = options.pooling == Pooling::lse;
+    const float before = greatest;
+    for (int row = from; row < to; ++row) {
+      if (relevance(row) > greatest) first = begin + row;
+      greatest = max_or_nan(greatest, relevance(row));
+      if (!by_exponentials) sum += relevance(row);
+    }
+    if (!by_exponentials) return;
+    const float scale = options.lambda_lse * kLog2E;
+    if (before != -INFINITY) sum *= approx_exp2((before - greatest) * scale);
+    for (int row = from; row < to; ++row) {
+      const float below = relevance(row) - greatest;
+      sum += below == 0.0f ? 1.0f : approx_exp2(below * scale);
+    }
+  }
+
+  CROSSRET_DEVICE float score(const AttentionOptions& options, int count) const {
+    if (options.pooling == Pooling::avg) return sum / static_cast<float>(count);
+    if (options.pooling == Pooling::max) return greatest;
+    if (options.pooling == Pooling::lse) return approx_log2(sum) * kLn2 / options.lambda_lse + greatest;
+    return sum;
+  }
+
+  // ∂score/∂r of a row.
+  CROSSRET_DEVICE float share(const AttentionOptions& options, float relevance, int row, int count) const {
+    if (options.pooling == Pooling::lse) {
+      return approx_exp2(options.lambda_lse * (relevance - greatest) * kLog2E) / fmaxf(sum, 1.0f);
+    }
+    if (options.pooling == Pooling::max) return first == row ? 1.0f : 0.0f;
+    return options.pooling == Pooling::avg ? 1.0f / static_cast<float>(count) : 1.0f;
+  }
+};
+
+}  // namespace gpu
+}  // namespace crossret
