@@ -36,7 +36,7 @@ Option chosen(const char* name, const Option (&options)[n], int64_t code) {
 }
 
 inline Pooling pooling_of(int64_t code) {
-  constexpr Pooling options[] = {Pooling::lse, Pooling::avg, Pooling::sum, Pooling::max};
+  constexpr Pooling options[] = {Pooling::lse, Pooling::avg, Pooling::sum, Pooling::max, Pooling::softmax};
   return chosen("pooling", options, code);
 }
 

@@ -58,6 +58,7 @@ def scan_contributions(
 
     - "sum", "avg": the relevance R_i, or R_i by the number of queries. What the scores' arithmetic rounded differently,
       all queries carry alike.
+    - "softmax": p_i R_i by the weights p = softmax(λ₂ R).
     - "max": all of the score for the most relevant query, of equals for the first.
     - "lse", S = log(Σ exp(λ₂ R_i)) / λ₂: p_i S by the weights p_i = exp(λ₂ R_i) / Σ exp(λ₂ R_j), which are ∂S/∂R_i.
       S is Σ p_i R_i and the entropy of the weights by λ₂, Σ p_i (−log p_i) / λ₂; what is query i's of both is p_i S,

@@ -39,8 +39,9 @@ class ScanOptions(Directed):
             "l1norm", "clipped_l1norm", "clipped" or "no_norm".
         clip_slope: slope of the leaky clip below zero in the clipped modes; 0 is the paper's [s]₊, 0.1 its code.
         lambda_softmax: inverse temperature λ₁ of the attention (Eq. 3).
-        pooling: of the relevances over the attending side: "lse" (Eqs. 5, 7), "avg" (Eqs. 6, 8), "sum" or "max".
-        lambda_lse: λ₂ of "lse", above 0.
+        pooling: of the relevances over the attending side: "lse" (Eqs. 5, 7), "avg" (Eqs. 6, 8), "sum", "max" or
+            "softmax", Σ p_i R_i with p = softmax(λ₂ R), the weighted pooling of X-CLIP and of CHAN's ablations.
+        lambda_lse: λ₂ of "lse" and "softmax", above 0.
 
     Raises:
         ValueError: a field is out of range. TypeError: one is no number or no flag. Both name it.

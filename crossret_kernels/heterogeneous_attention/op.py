@@ -120,7 +120,8 @@ def attend(
     dtype = images.values.dtype
     in_torch = _made_in_torch(len(parameters))
     refusal = in_torch and f"{in_torch} made in PyTorch operations, by 'torch' and 'reference'"
-    served_by = ("cpu", *KERNELS) if listed is None and len(parameters) == 1 else ("cpu",)
+    of_kernels = listed is None and len(parameters) == 1 and options.pooling != "softmax"
+    served_by = ("cpu", *KERNELS) if of_kernels else ("cpu",)
     chosen = select_backend(backend, images.values.device, dtype, refusal, served_by)
     if chosen != "reference":
         dtype = torch.promote_types(dtype, torch.float32)

@@ -69,7 +69,7 @@ class HeterogeneousOptions:
             pooling and lambda_lse are not used then.
         direction: of the local matching: "t2i": words attend to regions (HAN's); "i2t": regions attend to words.
         lambda_softmax: β of the local matching's softmax over cosines.
-        pooling: of the relevances over the attending side: "avg" (Eq. 1), "lse", "sum" or "max".
+        pooling: of the relevances over the attending side: "avg" (Eq. 1), "lse", "sum", "max" or "softmax".
         lambda_lse: λ of "lse", above 0.
         normalize: whether to divide every region and word by its L2 norm ahead of the layers; zero vectors stay zero.
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-POOLINGS = ("lse", "avg", "sum", "max")
+POOLINGS = ("lse", "avg", "sum", "max", "softmax")
 
 
 class _Range(NamedTuple):
@@ -90,7 +90,8 @@ def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
 
 
 def pool(values: Tensor, mask: Tensor, pooling: str, lambda_lse: float) -> Tensor:
-    """Pools values (…, Q) over the valid Q: SCAN Eqs. 5–8, and the sum and maximum of its ablations.
+    """Pools values (…, Q) over the valid Q: SCAN Eqs. 5–8, the sum and maximum of its ablations, and the mean by the
+    weights softmax(λ x).
 
     Values of "lse" are cosines.
     """
@@ -102,6 +103,11 @@ def pool(values: Tensor, mask: Tensor, pooling: str, lambda_lse: float) -> Tenso
         largest = values.detach().masked_fill(~mask, -torch.inf).amax(-1, keepdim=True)
         shifted = (lambda_lse * (values - largest)).masked_fill(~mask, -torch.inf)
         return largest.squeeze(-1) + torch.logsumexp(shifted, -1) / lambda_lse
+    if pooling == "softmax":
+        largest = values.detach().masked_fill(~mask, -torch.inf).amax(-1, keepdim=True)
+        differences = values - largest
+        weights = torch.softmax((lambda_lse * differences).masked_fill(~mask, -torch.inf), -1)
+        return largest.squeeze(-1) + (weights * differences).masked_fill(~mask, 0).sum(-1)
     if pooling == "max":
         return values.masked_fill(~mask, -torch.inf).max(-1).values
     total = values.masked_fill(~mask, 0).sum(-1)

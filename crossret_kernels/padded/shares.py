@@ -9,7 +9,7 @@ from torch import Tensor
 def pooled_shares(scores: Tensor, values: Tensor, mask: Tensor, pooling: str, lambda_lse: float) -> Tensor:
     """Shares (…, Q) of scores (…) that `pool` made of values (…, Q), float64, zero outside the mask (…, Q).
 
-    "sum": the value itself; "avg": the part of it that counts, one over the number of values. What the scores' own
+    "sum": the value itself; "avg" and "softmax": the part of it that counts, by its weight. What the scores' own
     arithmetic rounded differently is nobody's in particular: all carry it alike. "max": all of the score is the
     largest value's, of equals the first's, as its gradient is.
 
@@ -28,6 +28,9 @@ def pooled_shares(scores: Tensor, values: Tensor, mask: Tensor, pooling: str, la
         shares = torch.softmax(lambda_lse * (valid - valid.amax(-1, keepdim=True)), -1) * totals
     else:
         counts = mask.sum(-1, keepdim=True)
-        shares = (values / counts if pooling == "avg" else values).masked_fill(~mask, 0)
+        weights = 1 / counts if pooling == "avg" else torch.ones_like(counts)
+        if pooling == "softmax":
+            weights = torch.softmax(lambda_lse * (valid - valid.amax(-1, keepdim=True)), -1)
+        shares = (weights * values).masked_fill(~mask, 0)
         shares = shares + (totals - shares.sum(-1, keepdim=True)) / counts
     return shares.masked_fill(~mask, 0)

@@ -16,7 +16,7 @@
 namespace crossret {
 
 enum class Dtype : int { float32, bfloat16, float16 };
-enum class Pooling : int { lse, avg, sum, max };
+enum class Pooling : int { lse, avg, sum, max, softmax };
 
 constexpr int64_t kPad = 32;  // floats; every ISA's panel width divides it
 

@@ -54,6 +54,9 @@ def pooled(values: Array, pooling: str, lambda_lse: float) -> float:
     if pooling == "lse":
         largest = values.max()
         return float(largest + np.log(np.exp(lambda_lse * (values - largest)).sum()) / lambda_lse)
+    if pooling == "softmax":
+        weights = np.exp(lambda_lse * (values - values.max()))
+        return float((weights * values).sum() / weights.sum())
     if pooling == "avg":
         return float(values.mean())
     return float(values.sum() if pooling == "sum" else values.max())

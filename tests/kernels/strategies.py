@@ -12,7 +12,7 @@ from torch import Tensor
 
 DIRECTIONS = ("t2i", "i2t")
 NORM_MODES = ("softmax", "l2norm", "clipped_l2norm", "l1norm", "clipped_l1norm", "clipped", "no_norm")
-POOLINGS = ("lse", "avg", "sum", "max")
+POOLINGS = ("lse", "avg", "sum", "max", "softmax")
 FULL_EXAMPLES = 100  # of the profiles that run all
 FEW_ITEMS = (3, 4)  # which take several tiles of Triton's interpreter, and not many: it takes seconds over each
 

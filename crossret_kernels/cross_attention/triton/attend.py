@@ -23,25 +23,10 @@ from crossret_kernels.cross_attention.triton.pair import (
     query_rows,
     scales,
 )
+from crossret_kernels.cross_attention.triton.pooling import pooled
 from crossret_kernels.gpu.triton_launch import launch
-from crossret_kernels.gpu.triton_tiles import inverse
 
 SIZES = ["D", "query_slots", "context_slots"]
-
-
-@triton.jit
-def pooled(r, here, lambda_lse, KIND: tl.constexpr):
-    """The score of relevances (Q,): step 7. A NaN is not lost in a maximum."""
-    if KIND.POOLING == "lse":
-        x = tl.where(here, r * lambda_lse, -float("inf"))
-        most = tl.max(x, 0)
-        most = tl.where(most == -float("inf"), 0.0, most)  # of no query
-        total = tl.sum(tl.exp(x - most), 0)
-        return (tl.log(tl.where(total == 0, 1.0, total)) + most) / lambda_lse
-    if KIND.POOLING == "max":
-        return tl.max(tl.where(here, r, -float("inf")), 0) + tl.sum(tl.where(here, r * 0.0, 0.0), 0)
-    total = tl.sum(tl.where(here, r, 0.0), 0)
-    return total * inverse(tl.sum(here.to(tl.float32), 0)) if KIND.POOLING == "avg" else total
 
 
 @triton.jit(do_not_specialize=SIZES)

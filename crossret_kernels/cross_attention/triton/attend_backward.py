@@ -22,6 +22,7 @@ from crossret_kernels.cross_attention.triton.pair import (
     query_rows,
     scales,
 )
+from crossret_kernels.cross_attention.triton.pooling import pool_gradients
 from crossret_kernels.gpu.triton_launch import launch
 from crossret_kernels.gpu.triton_tiles import inverse
 from crossret_kernels.gpu.tuning import AttendedPairs
@@ -51,24 +52,6 @@ class Kept(NamedTuple):
     weights: Tensor
     of_contexts: Tensor
     of_queries: Tensor
-
-
-@triton.jit
-def pool_gradients(r, here, grad, lambda_lse, KIND: tl.constexpr):
-    """∂L/∂r of every query from ∂L/∂ the score."""
-    if KIND.POOLING == "sum":
-        share = here.to(tl.float32)
-    elif KIND.POOLING == "avg":
-        share = here.to(tl.float32) * inverse(tl.sum(here.to(tl.float32), 0))
-    else:
-        most = tl.max(tl.where(here, r, -float("inf")), 0)
-        most = tl.where(most == -float("inf"), 0.0, most)
-        if KIND.POOLING == "max":
-            share = tl.where(here & (r == most), 1.0, 0.0)
-        else:
-            share = tl.where(here, tl.exp((r - most) * lambda_lse), 0.0)
-        share = share * inverse(tl.sum(share, 0))
-    return share * grad
 
 
 @triton.jit

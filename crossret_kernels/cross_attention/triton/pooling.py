@@ -5,10 +5,11 @@ import triton.language as tl
 
 from crossret_kernels.cross_attention.triton.attention import LOG2_E, OF_RELEVANCES, OF_SQUARES, item_of, wide
 from crossret_kernels.cross_attention.triton.relevances import CANCELS, mend
-from crossret_kernels.gpu.triton_tiles import shown
+from crossret_kernels.gpu.triton_tiles import inverse, shown
 from crossret_kernels.gpu.tuning import Attention
 
 LN_2 = tl.constexpr(0.6931471805599453)
+LEAST_LOGIT = tl.constexpr(-100.0)  # of "softmax", beside a greatest of 0: exp of lower ones times these would be 0 × ∞
 MOST_SCORE_GRADIENT = tl.constexpr(1e15)  # beyond it, NaN among them, gradients of a pair are NaN
 BROKEN = tl.constexpr(1)  # what is told of an item of contexts beside its rows
 POOLED_CONTEXTS = tl.constexpr(Attention.POOLED_CONTEXTS)
@@ -27,13 +28,20 @@ def broken_item(side, first, count):
 
 
 @triton.jit
+def pooling_logits(differences, lambda_lse):
+    """Logits t = λ (r − greatest) of pooling by "softmax"."""
+    return tl.maximum(lambda_lse * differences, LEAST_LOGIT)
+
+
+@triton.jit
 def pooled_relevances(cells, items, query, block, count, run, KIND: tl.constexpr):
-    """(scores (items,); their exponentials' sums and greatest relevances, of "lse"): SCAN Eqs. 5–8."""
+    """(scores (items,); of exponentials the sums, the greatest relevances, the mean logits): SCAN Eqs. 5–8."""
     begin = query if KIND.LISTED else block
     end = query + 1 if KIND.LISTED else tl.minimum(block + POOLED_CONTEXTS, shown(run.sizes.n_contexts))
     j = tl.arange(0, POOLED_QUERIES)
     greatest = tl.full((POOLED_CONTEXTS,), float("-inf"), tl.float32)
     sums = tl.full((POOLED_CONTEXTS,), 0, tl.float32)
+    means = tl.full((POOLED_CONTEXTS,), 0, tl.float32)
     for start in range(0, count, POOLED_QUERIES):
         there = (start + j < count)[None, :]
         known = items[:, None] & there
@@ -56,7 +64,22 @@ def pooled_relevances(cells, items, query, block, count, run, KIND: tl.constexpr
             logits = run.numbers.lambda_lse * (r - greatest[:, None]) * LOG2_E
             sums += tl.sum(tl.exp2(tl.where(there, logits, float("-inf"))), 1)
         scores = tl.log2(tl.maximum(sums, 1.0)) * LN_2 / run.numbers.lambda_lse + greatest
-    return scores, sums, greatest
+    if KIND.POOLING == "softmax":
+        sums = tl.full((POOLED_CONTEXTS,), 0, tl.float32)
+        scores = tl.full((POOLED_CONTEXTS,), 0, tl.float32)
+        for start in range(0, count, POOLED_QUERIES):
+            there = (start + j < count)[None, :]
+            r = tl.load(cells + start, mask=items[:, None] & there, other=0.0)
+            differences = tl.where(there, r - greatest[:, None], 0.0)
+            t = pooling_logits(differences, run.numbers.lambda_lse)
+            e = tl.where(there, tl.exp2(t * LOG2_E), 0.0)
+            sums += tl.sum(e, 1)
+            scores += tl.sum(e * differences, 1)
+            means += tl.sum(e * t, 1)
+        sums = tl.maximum(sums, 1.0)
+        scores = greatest + scores / sums
+        means = means / sums
+    return scores, sums, greatest, means
 
 
 @triton.jit
@@ -86,7 +109,7 @@ def pool(run, scores, strides, KIND: tl.constexpr):
     _first, count = item_of(run.queries, query)
     block = tl.program_id(1) * POOLED_CONTEXTS
     inside, places, cells, empty, broken = score_places(query, block, run, strides, KIND)
-    found, _sums, _greatest = pooled_relevances(cells, inside, query, block, count, run, KIND)
+    found, _sums, _greatest, _means = pooled_relevances(cells, inside, query, block, count, run, KIND)
     found = tl.where(broken, float("nan"), found)
     tl.store(scores + places, tl.where(empty | (count == 0), run.numbers.empty_score, found), mask=inside)
 
@@ -122,13 +145,16 @@ def relevance_gradients(run, grad_scores, strides, later, KIND: tl.constexpr):
             grads = tl.load(grad_scores + places, mask=inside, other=0.0)
             fine = (tl.abs(grads) < MOST_SCORE_GRADIENT) & (broken == 0)
             grads = tl.where((grads == 0) | empty, 0.0, tl.where(fine, grads, float("nan")))
-            _scores, sums, greatest = pooled_relevances(cells, inside, query, block, count, run, KIND)
+            _scores, sums, greatest, means = pooled_relevances(cells, inside, query, block, count, run, KIND)
             known = inside[:, None] & there[None, :]
             r = tl.load(cells + start, mask=known, other=0.0)
             shares = tl.full((POOLED_CONTEXTS, POOLED_QUERIES), 1.0, tl.float32)
             if KIND.POOLING == "lse":
                 logits = run.numbers.lambda_lse * (r - greatest[:, None]) * LOG2_E
                 shares = tl.exp2(tl.where(known, logits, float("-inf"))) / tl.maximum(sums, 1.0)[:, None]
+            elif KIND.POOLING == "softmax":
+                t = pooling_logits(tl.where(known, r - greatest[:, None], 0.0), run.numbers.lambda_lse)
+                shares = tl.where(known, tl.exp2(t * LOG2_E) * (1.0 + t - means[:, None]) / sums[:, None], 0.0)
             elif KIND.POOLING == "max":
                 best = first_greatest(cells, inside, count, greatest)
                 shares = (start + j[None, :] == best[:, None]).to(tl.float32)
@@ -141,3 +167,44 @@ def relevance_gradients(run, grad_scores, strides, later, KIND: tl.constexpr):
         rows = run.queries.own + first + start + j
         before = tl.load(rows, mask=start + j < count * later, other=0.0)
         tl.store(rows, before + along, mask=there)
+
+
+@triton.jit
+def pooled(r, here, lambda_lse, KIND: tl.constexpr):
+    """The score of relevances (Q,): step 7. A NaN is not lost in a maximum."""
+    if KIND.POOLING == "lse":
+        x = tl.where(here, r * lambda_lse, -float("inf"))
+        most = tl.max(x, 0)
+        most = tl.where(most == -float("inf"), 0.0, most)  # of no query
+        total = tl.sum(tl.exp(x - most), 0)
+        return (tl.log(tl.where(total == 0, 1.0, total)) + most) / lambda_lse
+    if KIND.POOLING == "softmax":
+        most = tl.max(tl.where(here, r, -float("inf")), 0)
+        differences = tl.where(here, r - most, 0.0)
+        e = tl.where(here, tl.exp(pooling_logits(differences, lambda_lse)), 0.0)
+        return tl.sum(e * differences, 0) * inverse(tl.sum(e, 0)) + tl.where(most == -float("inf"), 0.0, most)
+    if KIND.POOLING == "max":
+        return tl.max(tl.where(here, r, -float("inf")), 0) + tl.sum(tl.where(here, r * 0.0, 0.0), 0)
+    total = tl.sum(tl.where(here, r, 0.0), 0)
+    return total * inverse(tl.sum(here.to(tl.float32), 0)) if KIND.POOLING == "avg" else total
+
+
+@triton.jit
+def pool_gradients(r, here, grad, lambda_lse, KIND: tl.constexpr):
+    """∂L/∂r of every query from ∂L/∂ the score."""
+    if KIND.POOLING == "sum":
+        share = here.to(tl.float32)
+    elif KIND.POOLING == "avg":
+        share = here.to(tl.float32) * inverse(tl.sum(here.to(tl.float32), 0))
+    else:
+        most = tl.max(tl.where(here, r, -float("inf")), 0)
+        most = tl.where(most == -float("inf"), 0.0, most)
+        if KIND.POOLING == "max":
+            share = tl.where(here & (r == most), 1.0, 0.0)
+        else:
+            share = tl.where(here, tl.exp((r - most) * lambda_lse), 0.0)
+        share = share * inverse(tl.sum(share, 0))
+        if KIND.POOLING == "softmax":
+            t = pooling_logits(tl.where(here, r - most, 0.0), lambda_lse)
+            share = share * (1.0 + t - tl.sum(share * t, 0))
+    return share * grad
