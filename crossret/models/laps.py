@@ -210,8 +210,8 @@ class PatchSlimming(nn.Module):
             weights, there = [first, *weights], [row_mask[..., :1], *there]
         of_tokens = torch.cat(weights, -2)
         # Of all pairs one product for each image: (n, m T, R) by (n, R, D).
-        values = of_tokens @ patches if in_pairs else (of_tokens.flatten(1, 2) @ patches).view(*of_tokens.shape[:3], -1)
-        return Tokens(values, torch.cat(there, -1), of_tokens)
+        values = of_tokens @ patches if in_pairs else of_tokens.flatten(1, 2) @ patches
+        return Tokens(values.view(*of_tokens.shape[:-1], patches.shape[-1]), torch.cat(there, -1), of_tokens)
 
 
 def _sums(patches: Tensor, images: Tensor, captions: Tensor, in_pairs: bool) -> Tensor:

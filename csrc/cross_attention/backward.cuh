@@ -141,11 +141,11 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
     if (pair / kMostContexts >= job.n_queries || pair % kMostContexts >= job.n_contexts) return;
     floats(at_.pooled)[pair] = pooled.greatest;
     floats(at_.pooled)[kPairs + pair] = pooled.sum;
-    ints(at_.pooled)[2 * kPairs + pair] = pooled.first;
+    floats(at_.pooled)[2 * kPairs + pair] = pooled.detail;
   }
 
   CROSSRET_DEVICE Pooled pooled_of(int pair) const {
-    return {floats(at_.pooled)[kPairs + pair], floats(at_.pooled)[pair], ints(at_.pooled)[2 * kPairs + pair]};
+    return {floats(at_.pooled)[kPairs + pair], floats(at_.pooled)[pair], floats(at_.pooled)[2 * kPairs + pair]};
   }
 
   // ∂L/∂r of the piece's rows, NaN of a pair whose gradient is no number, or which has one and is not finite.
@@ -190,8 +190,8 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
 
   // ∂L/∂(λn) of a cell times λ.
   CROSSRET_DEVICE float of_logit(const RowFactors& row, float s, int cell) const {
-    const float of_weight = of_weight(row.of_products, s, row.of_squares, floats(at_.weighted)[cell]);
-    const float of_exponent = floats(at_.weights)[cell] * (of_weight - row.mean);
+    const float gradient = of_weight(row.of_products, s, row.of_squares, floats(at_.weighted)[cell]);
+    const float of_exponent = floats(at_.weights)[cell] * (gradient - row.mean);
     return bounded(options_.lambda_softmax * (row.gradient * of_exponent), kMostGradient);
   }
 

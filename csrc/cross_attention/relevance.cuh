@@ -86,27 +86,33 @@ CROSSRET_DEVICE float of_weight(float of_products, float s, float of_squares, fl
 
 // The relevances of one pair, pooled (SCAN Eqs. 5–8).
 struct Pooled {
-  float sum, greatest;  // of "lse" the sum of exp(λ (r − greatest))
-  int first;            // row of the greatest
+  float sum, greatest;  // of "lse" and "softmax" the sum of exp(λ (r − greatest))
+  float detail;  // of "max" the row of the greatest, of "softmax" the sum of (r − greatest) exp(λ (r − greatest))
 
-  CROSSRET_DEVICE static Pooled none() { return {0.0f, -INFINITY, 0}; }
+  CROSSRET_DEVICE static Pooled none() { return {0.0f, -INFINITY, 0.0f}; }
 
   // Adds relevance(row) of rows [from, to) of a piece; rows are counted from `begin` on.
   template <class Value>
   CROSSRET_DEVICE void add(const AttentionOptions& options, int begin, int from, int to, const Value& relevance) {
-    const bool by_exponentials = options.pooling == Pooling::lse;
+    const bool weighs = options.pooling == Pooling::softmax,
+               by_exponentials = weighs || options.pooling == Pooling::lse;
     const float before = greatest;
     for (int row = from; row < to; ++row) {
-      if (relevance(row) > greatest) first = begin + row;
+      if (relevance(row) > greatest && !weighs) detail = static_cast<float>(begin + row);
       greatest = max_or_nan(greatest, relevance(row));
       if (!by_exponentials) sum += relevance(row);
     }
     if (!by_exponentials) return;
     const float scale = options.lambda_lse * kLog2E;
-    if (before != -INFINITY) sum *= approx_exp2((before - greatest) * scale);
+    if (before != -INFINITY) {
+      const float rescaled = approx_exp2((before - greatest) * scale);
+      if (weighs) detail = rescaled * fmaf(before - greatest, sum, detail);
+      sum *= rescaled;
+    }
     for (int row = from; row < to; ++row) {
-      const float below = relevance(row) - greatest;
-      sum += below == 0.0f ? 1.0f : approx_exp2(below * scale);
+      const float below = relevance(row) - greatest, term = below == 0.0f ? 1.0f : approx_exp2(below * scale);
+      sum += term;
+      if (weighs) detail = fmaf(below, term, detail);
     }
   }
 
@@ -114,6 +120,7 @@ struct Pooled {
     if (options.pooling == Pooling::avg) return sum / static_cast<float>(count);
     if (options.pooling == Pooling::max) return greatest;
     if (options.pooling == Pooling::lse) return approx_log2(sum) * kLn2 / options.lambda_lse + greatest;
+    if (options.pooling == Pooling::softmax) return greatest + detail / sum;
     return sum;
   }
 
@@ -122,7 +129,11 @@ struct Pooled {
     if (options.pooling == Pooling::lse) {
       return approx_exp2(options.lambda_lse * (relevance - greatest) * kLog2E) / fmaxf(sum, 1.0f);
     }
-    if (options.pooling == Pooling::max) return first == row ? 1.0f : 0.0f;
+    if (options.pooling == Pooling::softmax) {  // p (1 + t − Σ p t), t = λ (r − greatest)
+      const float t = fmaxf(options.lambda_lse * (relevance - greatest), -100.0f), terms = fmaxf(sum, 1.0f);
+      return approx_exp2(t * kLog2E) / terms * (1.0f + t - options.lambda_lse * (detail / terms));
+    }
+    if (options.pooling == Pooling::max) return detail == static_cast<float>(row) ? 1.0f : 0.0f;
     return options.pooling == Pooling::avg ? 1.0f / static_cast<float>(count) : 1.0f;
   }
 };

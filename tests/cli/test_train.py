@@ -92,7 +92,7 @@ def test_what_presets_lists_can_be_typed(
     assert [row[1] for row in rows] == [name for config in MODEL_CONFIGS.values() for name in config.presets]
     assert rows[0][2] == "the defaults"
     _, preset, fields, schedule = rows[-1]
-    command = ["train", data, "--output", tmp_path / "run", "--model", "vse"]
+    command = ["train", data, "--output", tmp_path / "run", "--model", [*MODEL_CONFIGS][-1]]
     assert crossret(*command, "--preset", preset) == crossret(*command, "--set", f"{fields} {schedule}") == 130
     assert asked[0] == asked[1]
 

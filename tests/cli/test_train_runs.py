@@ -183,7 +183,7 @@ def test_the_loss_s_numbers_are_learnt_and_saved(
     assert found.keys() == starts.keys()
     assert all(found[name] != pytest.approx(start, abs=1e-5) for name, start in starts.items())
     terms = json.loads((run / "log.jsonl").read_text().splitlines()[0])
-    assert loss in terms or model in ("scan", "han", "vse", "oan")
+    assert loss in terms or model in ("scan", "han", "vse", "oan", "laps")
     if loss == "infonce":  # a training of two epochs is one that was resumed
         assert crossret(*command, run, "--set", f"loss={loss}", "--epochs", "2", "--resume") == 0, crossret.err
         assert crossret(*command, tmp_path / "whole", "--loss", loss, "--epochs", "2") == 0, crossret.err

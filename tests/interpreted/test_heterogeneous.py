@@ -89,6 +89,8 @@ def test_nan_stays_in_its_items_scores(pooling: str) -> None:
 def test_what_is_refused() -> None:
     with pytest.raises(UnsupportedByBackend, match="those of 'cpu' do"):
         heterogeneous_scores(*make_sides(), layers=make_layers(2, 8), backend="triton")
+    with pytest.raises(UnsupportedByBackend, match="those of 'cpu' do"):
+        heterogeneous_scores(*make_sides(), layers=make_layers(1, 8), pooling="softmax", backend="triton")
 
 
 def test_opcheck() -> None:

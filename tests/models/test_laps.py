@@ -80,6 +80,16 @@ def test_gradients_are_those_of_the_formulas(variant: str) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
 
 
+def test_no_images_or_no_captions_have_no_scores() -> None:
+    """As a process that trains with others has none, whose parameters take part in the gradients all the same."""
+    model, _, _, (images, captions) = exact("half")
+    for some, others in ((images[:0], captions), (images, captions[:0]), (images[:0], captions[:0])):
+        scores = model.score(some, others)
+        assert scores.shape == (len(some), len(others))
+        scores.sum().backward(retain_graph=True)
+    assert model.score(images, captions, torch.empty(0, 2, dtype=torch.int64)).shape == (0,)
+
+
 @pytest.mark.parametrize("size", [1, 2])
 def test_blocks_change_nothing(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model, _, _, sides = exact("half")

@@ -18,7 +18,6 @@ from crossret_kernels.cross_attention.options import ScanFields
 from crossret_kernels.gpu.planning import cut, most_of_parts, on_device
 from crossret_kernels.gpu.sides import both_sides, shared_memory
 from crossret_kernels.gpu.tuning import CudaAttention
-from crossret_kernels.padded.arithmetic import POOLINGS
 
 TUNED = CudaAttention
 _PACKED = (torch.float32, torch.bfloat16, torch.float16)  # in the order of csrc's Dtype
@@ -69,8 +68,6 @@ class Call:
         self.pairs: Tensor | None = arguments[8]
         empty_score, reduced, *codes = arguments[9:18]
         options = dict(zip(ScanFields.__annotations__, codes, strict=True))
-        if POOLINGS[options["pooling"]] == "softmax":
-            raise UnsupportedByBackend("backend 'cuda' cannot serve this call: its kernels do not pool by softmax")
         self.by_images, self.gradients = options.pop("direction") == 0, gradients
         self.empty_score = 0.0 if empty_score is None else empty_score
         images, captions = both_sides(arguments[:8], empty_score is not None)

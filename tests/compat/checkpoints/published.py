@@ -40,8 +40,8 @@ def scan_checkpoint(*, both_ways: bool = True, weight_norm: bool = False, **opti
     }  # fmt: skip
 
 
-def save(checkpoint: object, path: Path) -> Path:
-    torch.save(checkpoint, path)
+def save(checkpoint: object, path: Path, *, zipped: bool = True) -> Path:
+    torch.save(checkpoint, path, _use_new_zipfile_serialization=zipped)
     return path
 
 

@@ -57,6 +57,7 @@ class Agreement:
             ("softmax", "max", False),
             ("l1norm", "sum", True),
             ("no_norm", "avg", True),
+            ("l2norm", "softmax", False),
         ],
     )
     def test_items_of_several_tiles_and_blocks(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossret_kernels import scan_attention, scan_contributions, scan_scores
-from tests.kernels.strategies import Features, examples, features, scan_options
+from tests.kernels.strategies import POOLINGS, Features, examples, features, scan_options
 
 
 def shares_by_hand(relevances: list[float], score: float, pooling: str, lambda_lse: float) -> list[float]:
@@ -27,6 +27,9 @@ def shares_by_hand(relevances: list[float], score: float, pooling: str, lambda_l
             math.exp(exponent - log_sum) * (relevance - (exponent - log_sum) / lambda_lse)
             for relevance, exponent in zip(relevances, exponents, strict=True)
         ]
+    if pooling == "softmax":
+        weights = [math.exp(lambda_lse * (relevance - max(relevances))) for relevance in relevances]
+        return [relevance * weight / sum(weights) for relevance, weight in zip(relevances, weights, strict=True)]
     return [relevance / (len(relevances) if pooling == "avg" else 1) for relevance in relevances]
 
 
@@ -72,7 +75,7 @@ def test_shares_are_the_formula_s_and_add_up(
 def test_a_pair_of_an_empty_item_has_no_shares() -> None:
     sides = [torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1)]
     mask = torch.tensor([[True, False, True], [False, False, False]])
-    for pooling in ("lse", "avg", "sum", "max"):
+    for pooling in POOLINGS:
         options: dict[str, Any] = {
             "word_mask": mask, "empty_score": -torch.inf, "pairs": torch.tensor([[1, 0], [0, 1]]), "pooling": pooling
         }  # fmt: skip
