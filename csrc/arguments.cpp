@@ -173,7 +173,7 @@ Batch::Batch(Arguments& arguments, bool listed)
       listed_(arguments.take<std::optional<Tensor>>()),
       empty_score_(arguments.take<std::optional<double>>()),
       split_float32_(arguments.take<bool>()),
-      words_attend_(arguments.take<int64_t>() == 0),
+      words_attend_(chosen("direction", kWordsAttend, arguments.take<int64_t>())),
       normalize_(arguments.take<bool>()) {}
 
 void Batch::read(const Arguments& arguments) {

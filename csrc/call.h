@@ -35,6 +35,8 @@ Option chosen(const char* name, const Option (&options)[n], int64_t code) {
   return options[code];
 }
 
+constexpr bool kWordsAttend[] = {true, false};  // by direction
+
 inline Pooling pooling_of(int64_t code) {
   constexpr Pooling options[] = {Pooling::lse, Pooling::avg, Pooling::sum, Pooling::max, Pooling::softmax};
   return chosen("pooling", options, code);

@@ -19,7 +19,16 @@ _CAPTION = (
 
 
 # Of a schedule, what is always listed; the rest where it is not the default.
-_LISTED = ("epochs", "decay_epochs", "batch_size", "optimizer", "learning_rate", "weight_decay", "gradient_norm")
+_LISTED = (
+    "epochs",
+    "decay",
+    "decay_epochs",
+    "batch_size",
+    "optimizer",
+    "learning_rate",
+    "weight_decay",
+    "gradient_norm",
+)
 
 
 def presets(
