@@ -21,7 +21,7 @@ namespace {
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
-constexpr size_t kParts = 5;                    // tensors of a side that have gradients
+constexpr size_t kParts = 5;  // tensors of a side that have gradients
 
 // Arguments of both operations, in the order of their schemas, checked.
 class CheckedLayer {
