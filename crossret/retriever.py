@@ -29,8 +29,9 @@ from crossret.model_card import write_card
 from crossret.models import Encoded, Matcher, load_model, save_model
 from crossret.models.base import captions_by, encoder_of, tokens_of
 from crossret.models.checkpoints import CAPTIONS_BY, model_directory
+from crossret.models.protocol import evaluating
 from crossret.models.texts import new_captions
-from crossret.search.items import encode_texts, evaluating
+from crossret.search.items import encode_texts
 from crossret.search.retrieval import retrieve
 from crossret.search.stored import StoredEncoded
 from crossret_kernels.extending import QUERIES, choose

@@ -24,8 +24,7 @@ from crossret.hyperparameters import ModelConfig
 from crossret.models.attention import AttentionMap
 from crossret.models.base import encoder_of, tokens_of
 from crossret.models.encoded import Encoded
-from crossret.models.protocol import Matcher
-from crossret.search.items import evaluating
+from crossret.models.protocol import Matcher, evaluating
 
 _CAPTIONS = 256  # whose attention is held in memory at a time
 _PICTURES = 32  # that are encoded together

@@ -18,8 +18,7 @@ from crossret.explain.rows import Rows
 from crossret.files.directories import occupied
 from crossret.models.attention import AttentionMap
 from crossret.models.base import tokens_of
-from crossret.models.protocol import Matcher
-from crossret.search.items import evaluating
+from crossret.models.protocol import Matcher, evaluating
 
 
 def draw_maps(

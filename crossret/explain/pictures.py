@@ -17,7 +17,7 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.textpath import text_to_path
 from numpy.typing import NDArray
 
-from crossret.explain.scale import DARKEST, NEARLY_UNIFORM, Scale, nearly_uniform
+from crossret.explain.page.scale import DARKEST, NEARLY_UNIFORM, Scale, nearly_uniform
 from crossret.files.atomic import atomic_write
 
 WORD_SHADE = (1.0, 0.55, 0.1)

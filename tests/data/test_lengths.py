@@ -16,8 +16,9 @@ from crossret.data.clustering import centres_of, cluster_regions
 from crossret.data.perturbing import perturb_data
 from crossret.evaluation import encode_dataset, score_matrix
 from crossret.explain import photographs
+from crossret.models.protocol import evaluating
 from crossret.search.encoding import encode_split
-from crossret.search.items import EncodedImages, encode_texts, evaluating
+from crossret.search.items import EncodedImages, encode_texts
 from crossret.search.retrieval import retrieve
 from crossret.training import TrainingConfig, train
 from tests.models.batch import make

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from crossret.data import Vocabulary
-    from crossret.evaluation import Progress
     from crossret.files.features import StoredItems
     from crossret.files.shards import StoredShards
     from crossret.hyperparameters import ModelConfig
     from crossret.models import Matcher
     from crossret.picture_index import PictureIndex
+    from crossret.progress import Progress
     from crossret.search.blocks import Scorer
     from crossret.search.cluster import RayCorpus
     from crossret.search.matching import EncodedSide, Side
@@ -154,7 +154,8 @@ def search(
 
     from crossret.files.features import check_output
     from crossret.files.json import write_json_lines
-    from crossret.picture_index import PictureIndex, is_index
+    from crossret.picture_index import PictureIndex
+    from crossret.picture_index.files import is_index
     from crossret.terminal import progress_bar, results_table
 
     use_threads(threads)
@@ -290,7 +291,8 @@ def _of_model(
 ) -> _Search:
     from crossret.files.features import FEATURES, VALUES
     from crossret.files.shards import SHARDS
-    from crossret.search.items import encode_texts, evaluating
+    from crossret.models.protocol import evaluating
+    from crossret.search.items import encode_texts
     from crossret.search.manifest import CAPTIONS, IMAGES, MODEL
     from crossret.search.sources import EncodedSource, Source, SplitSource
     from crossret.search.stored import WHY_OF_MODEL, StoredEncoded, is_encoded
@@ -376,8 +378,8 @@ def _draw(found: Sequence[dict[str, Any]], path: Path) -> None:
 
 def _explain(index: PictureIndex, found: Sequence[dict[str, Any]], path: Path) -> None:
     """Explain the pictures that an index has found."""
-    from crossret.explain.page.index import index_page
     from crossret.explain.page.writing import write_page
+    from crossret.picture_index.page import index_page
     from crossret.terminal import progress_bar
 
     rows = [[result["index"] for result in entry["results"]] for entry in found]
@@ -388,7 +390,7 @@ def _explain(index: PictureIndex, found: Sequence[dict[str, Any]], path: Path) -
 
 def _directories(places: Sequence[str]) -> list[Path]:
     """Those of a search: RUN and CORPUS, or one of them; what follows an index is no directory, but text."""
-    from crossret.picture_index import is_index
+    from crossret.picture_index.files import is_index
 
     first = Path(places[0])
     named = [first] if is_index(first) else [Path(place) for place in places]

@@ -17,14 +17,14 @@ from crossret.data.pictures import find_pictures
 from crossret.data.prepared import PictureFiles
 from crossret.data.scenes.grounding import Grounding
 from crossret.data.scenes.layout import picture_path
-from crossret.evaluation import Progress, encode_dataset, retrieval_ranks, score_matrix
+from crossret.evaluation import encode_dataset, retrieval_ranks, score_matrix
 from crossret.explain.explanation import Explanation
 from crossret.explain.page.contents import Curve, Page, Pair, Result
 from crossret.explain.page.pairs import UNSEEN, UNSHARED, notes_of
 from crossret.models.base import tokens_of
 from crossret.models.encoded import Encoded
-from crossret.models.protocol import Matcher
-from crossret.search.items import evaluating
+from crossret.models.protocol import Matcher, evaluating
+from crossret.progress import Progress
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,12 @@ from numpy.typing import NDArray
 from crossret.data.batches import Regions
 from crossret.data.prepared import Prepared
 from crossret.encoders import PictureTokens
-from crossret.evaluation import Progress
-from crossret.explain.explanation import Explanation
 from crossret.explain.page.contents import Page, Pair, Result
 from crossret.explain.page.pairs import SIMILARITIES, UNSEEN, UNSHARED, notes_of
 from crossret.explain.page.tokens import Document, late_interaction_pairs
-from crossret.models.texts import new_captions
-from crossret.picture_index import PictureIndex
-from crossret.search.items import evaluating
+from crossret.models.protocol import evaluating
+from crossret.picture_index.index import PictureIndex
+from crossret.progress import Progress
 
 
 def index_page(
@@ -58,15 +56,12 @@ def index_page(
 def _by_model(index: PictureIndex, encoder: PictureTokens, caption: str, found: Sequence[int]) -> list[Pair]:
     retriever = index.retriever
     assert retriever is not None
-    model, text = retriever.model, retriever.encode_text(caption)
-    spans = new_captions(model, [caption], retriever.vocabulary).spans(0)
     explained = []
     for item in found:
         regions = _regions(index, encoder, item)
-        with evaluating(model):
-            image = model.encode_images(**regions.on(retriever.device))
-        boxes = _boxes(regions)
-        explained.append(Explanation.of(model, image, text, caption, spans=spans, boxes=boxes))
+        with evaluating(retriever.model):
+            image = retriever.model.encode_images(**regions.on(retriever.device))
+        explained.append(retriever.explain(image, caption, boxes=_boxes(regions)))
     results = _results(index, found, [explanation.score for explanation in explained])
     return [
         explanation.pair(
