@@ -210,13 +210,7 @@ class Retriever:
         """
         if isinstance(captions, Encoded):
             return captions
-        texts = [captions] if isinstance(captions, str) else list(captions)
-        for number, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise TypeError(f"captions[{number}] must be a text, not {type(text).__name__}")
-            check_caption(text, f"captions[{number}]")
-        if not texts:
-            raise ValueError("captions: there are none")
+        texts = checked_captions(captions)
         check_words(texts, self.model.config, "captions, number")
         with evaluating(self.model):
             return encode_texts(self.model, texts, self.vocabulary)
@@ -346,6 +340,18 @@ class Retriever:
 
 
 load = Retriever.from_pretrained
+
+
+def checked_captions(captions: str | Sequence[str]) -> list[str]:
+    """Captions, of which one may stand alone; a TypeError or a ValueError where there are none, or one is none."""
+    texts = [captions] if isinstance(captions, str) else list(captions)
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"captions[{number}] must be a text, not {type(text).__name__}")
+        check_caption(text, f"captions[{number}]")
+    if not texts:
+        raise ValueError("captions: there are none")
+    return texts
 
 
 def _mapped(path: Path) -> tuple[NDArray[np.floating], Tensor | None]:

@@ -9,14 +9,13 @@ from typing import Any
 
 import torch
 
-from crossret.data.precomputed import check_caption
 from crossret.extraction.choosing import load_picture_encoder
 from crossret.extraction.late_interaction import LateInteractionTexts
 from crossret.extraction.protocol import PictureEncoder
 from crossret.files.shards import StoredShards
 from crossret.models.base import encoder_of
 from crossret.picture_index.files import MODEL_DIRECTORY, PICTURES, encoder_of_index, has_model, read_pictures
-from crossret.retriever import Found, Retriever
+from crossret.retriever import Found, Retriever, checked_captions
 from crossret.search.manifest import IMAGES
 from crossret.search.retrieval import retrieve
 from crossret.search.stored import StoredEncoded
@@ -87,11 +86,7 @@ class PictureIndex:
         """What scores pictures with captions, and the captions as it takes them; raises as ``search``."""
         if self.retriever is not None:
             return self.retriever.model, self.retriever.encode_text(captions)
-        texts = [captions] if isinstance(captions, str) else list(captions)
-        for number, text in enumerate(texts):
-            check_caption(text, f"captions[{number}]")
-        if not texts:
-            raise ValueError("captions: there are none")
+        texts = checked_captions(captions)
         with torch.inference_mode():
             tokens = self.text_encoder().encode_texts(texts)
         rows = list(tokens.values.float().cpu().split(tokens.lengths))

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from crossret.data.batches import Regions
 from crossret.data.prepared import Prepared
@@ -58,10 +56,10 @@ def _by_model(index: PictureIndex, encoder: PictureTokens, caption: str, found: 
     assert retriever is not None
     explained = []
     for item in found:
-        regions = _regions(index, encoder, item)
+        regions, boxes = _regions(index, encoder, item)
         with evaluating(retriever.model):
             image = retriever.model.encode_images(**regions.on(retriever.device))
-        explained.append(retriever.explain(image, caption, boxes=_boxes(regions)))
+        explained.append(retriever.explain(image, caption, boxes=boxes))
     results = _results(index, found, [explanation.score for explanation in explained])
     return [
         explanation.pair(
@@ -79,20 +77,17 @@ def _by_tokens(index: PictureIndex, encoder: PictureTokens, caption: str, found:
     vectors, words = index.text_encoder().encode_and_spell([caption])
     documents = []
     for item in found:
-        regions, path = _regions(index, encoder, item), index.pictures[item]
-        documents.append(Document(regions.features[0].float().cpu(), path.name, picture=path, boxes=_boxes(regions)))
+        (regions, boxes), path = _regions(index, encoder, item), index.pictures[item]
+        documents.append(Document(regions.features[0].float().cpu(), path.name, picture=path, boxes=boxes))
     return late_interaction_pairs(caption, words[0], vectors.values.float().cpu(), documents)
 
 
 @torch.no_grad()
-def _regions(index: PictureIndex, encoder: PictureTokens, item: int) -> Regions:
+def _regions(index: PictureIndex, encoder: PictureTokens, item: int) -> tuple[Regions, Any]:
+    """Regions of a picture, and their boxes (R, 4) float32, an array."""
     made: Regions = encoder(Prepared([encoder.reader.prepare_file(index.pictures[item])]))
-    return made
-
-
-def _boxes(regions: Any) -> NDArray[np.float32]:
-    boxes: NDArray[np.float32] = regions.boxes[0].cpu().numpy()
-    return boxes
+    assert made.boxes is not None
+    return made, made.boxes[0].cpu().numpy()
 
 
 def _results(index: PictureIndex, found: Sequence[int], scores: Sequence[float]) -> list[Result]:

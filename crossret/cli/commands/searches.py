@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from rich.console import Console
 from torch import Tensor
 
 from crossret.cli.candidate_option import CandidateOption
@@ -16,13 +17,17 @@ from crossret.cli.options import load_model_of, load_trained, use_device
 from crossret.cli.score_options import ScoreOptions
 from crossret.data.precomputed import check_caption, check_words, read_captions
 from crossret.data.vocabulary import Vocabulary, tokenize
-from crossret.files.features import FEATURES, VALUES, StoredItems
+from crossret.explain.contact_sheet import SheetRow, draw_sheet
+from crossret.explain.page.writing import write_page
+from crossret.files.features import FEATURES, VALUES, StoredItems, check_output
 from crossret.files.features import why_not_finite as _why_not_finite
+from crossret.files.json import write_json_lines
 from crossret.files.shards import SHARDS, StoredShards
 from crossret.hyperparameters import ModelConfig
 from crossret.models.protocol import Matcher, evaluating
 from crossret.picture_index import PictureIndex
 from crossret.picture_index.files import is_index
+from crossret.picture_index.page import index_page
 from crossret.search.blocks import Scorer
 from crossret.search.items import encode_texts
 from crossret.search.manifest import CAPTIONS, IMAGES, MODEL, Manifest
@@ -31,7 +36,7 @@ from crossret.search.reranking import rerank
 from crossret.search.retrieval import ranked, retrieve
 from crossret.search.sources import OTHER, EncodedSource, Source, SplitSource
 from crossret.search.stored import WHY_OF_MODEL, StoredEncoded, check_scored_by_rows, is_encoded, side_directory
-from crossret.terminal import progress_bar
+from crossret.terminal import progress_bar, results_table
 
 if TYPE_CHECKING:
     from crossret.search.cluster import RayCorpus
@@ -109,6 +114,35 @@ class Search:
         queries, corpus = cast(StoredItems, self.queries), cast(StoredShards, self.corpus)
         with _ray_corpus(corpus, how.ray, how.threads) as searched:
             return searched.topk(cast(Scorer, self.scorer), queries.features, queries.lengths, **options)
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files that are written: results, pictures that were found, and a page that explains them."""
+
+    output: Path | None
+    sheet: Path | None
+    html: Path | None
+
+    def check(self, *read: Path | None) -> None:
+        """Raise a ValueError where one cannot be written, or is among those that are read."""
+        for path in (self.output, self.sheet, self.html):
+            if path is not None:
+                check_output(path, *read)
+
+    def write(self, wanted: Search, found: Sequence[dict[str, Any]], title: str) -> None:
+        """Write what was found, and print the first of it."""
+        if self.output is not None:
+            write_json_lines(self.output, found)
+        if self.sheet is not None:
+            drawn = [[(Path(one["picture"]), one["score"]) for one in entry["results"]] for entry in found]
+            draw_sheet([SheetRow(entry["caption"], row) for entry, row in zip(found, drawn, strict=True)], self.sheet)
+        if self.html is not None and wanted.index is not None:
+            rows = [[result["index"] for result in entry["results"]] for entry in found]
+            with progress_bar("explaining") as progress:
+                page = index_page(wanted.index, [entry["caption"] for entry in found], rows, progress=progress)
+            write_page(page, self.html)
+        Console(emoji=False).print(results_table(found, title, wanted.item))
 
 
 def of_features(directory: Path, asked: Asked, how: How) -> Search:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -24,10 +22,6 @@ from crossret.cli.options import (
     use_threads,
 )
 from crossret.cli.score_options import ScoreOptions, with_score_options
-
-if TYPE_CHECKING:
-    from crossret.cli.commands.searches import Search
-    from crossret.picture_index import PictureIndex
 
 
 @with_score_options
@@ -136,7 +130,7 @@ def search(
       crossret search corpus --queries queries.npy --sum-max --direction q2d --candidates faiss
       crossret search corpus --queries queries.npy --sum-max --ray 10.0.0.1:6379
     """
-    from crossret.cli.commands.searches import Asked, How, directories, of_features, of_index, of_model
+    from crossret.cli.commands.searches import Asked, Files, How, directories, of_features, of_index, of_model
     from crossret.picture_index.files import is_index
 
     use_threads(threads)
@@ -147,7 +141,7 @@ def search(
         {"query_lengths": query_lengths, "word_lengths": word_lengths, "region_lengths": region_lengths},
     )
     how = How(scoring, CandidateOption.of(candidates, n_candidates, k), split, ray, threads, device, text_encoder)
-    files = _Files(output, sheet, html)
+    files = Files(output, sheet, html)
     files.check(captions, how.candidates.path, *runs, corpus, *asked.stored.values(), *asked.lengths.values())
     if not runs and is_index(corpus):
         wanted = of_index(corpus, places[1:], asked, how)
@@ -156,62 +150,4 @@ def search(
         wanted = of_model(runs[0], corpus, asked, how) if runs else of_features(corpus, asked, how)
     which = "searched" if candidates is None else "of which each query's candidates were scored"
     title = f"{wanted.name}: {len(wanted.corpus):,} {wanted.item}s {which}"
-    _show(wanted, wanted.found(k, how), files, title)
-
-
-@dataclass(frozen=True)
-class _Files:
-    """Files that are written: results, pictures that were found, and a page that explains them."""
-
-    output: Path | None
-    sheet: Path | None
-    html: Path | None
-
-    def check(self, *read: Path | None) -> None:
-        """Raise a ValueError where one cannot be written, or is among those that are read."""
-        from crossret.files.features import check_output
-
-        for path in (self.output, self.sheet, self.html):
-            if path is not None:
-                check_output(path, *read)
-
-
-def _show(wanted: Search, found: Sequence[dict[str, Any]], files: _Files, title: str) -> None:
-    """Write what was found to files, and print the first of it."""
-    from rich.console import Console
-
-    from crossret.files.json import write_json_lines
-    from crossret.terminal import results_table
-
-    if files.output is not None:
-        write_json_lines(files.output, found)
-    if files.sheet is not None:
-        _draw(found, files.sheet)
-    if files.html is not None and wanted.index is not None:
-        _explain(wanted.index, found, files.html)
-    Console(emoji=False).print(results_table(found, title, wanted.item))
-
-
-def _draw(found: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw the pictures that an index has found."""
-    from crossret.explain.contact_sheet import SheetRow, draw_sheet
-
-    draw_sheet(
-        [
-            SheetRow(entry["caption"], [(Path(one["picture"]), one["score"]) for one in entry["results"]])
-            for entry in found
-        ],
-        path,
-    )
-
-
-def _explain(index: PictureIndex, found: Sequence[dict[str, Any]], path: Path) -> None:
-    """Explain the pictures that an index has found."""
-    from crossret.explain.page.writing import write_page
-    from crossret.picture_index.page import index_page
-    from crossret.terminal import progress_bar
-
-    rows = [[result["index"] for result in entry["results"]] for entry in found]
-    with progress_bar("explaining") as progress:
-        page = index_page(index, [entry["caption"] for entry in found], rows, progress=progress)
-    write_page(page, path)
+    files.write(wanted, wanted.found(k, how), title)
