@@ -175,7 +175,7 @@ def spaced_captions(split: GroundedSplit, count: int) -> list[int]:
 def draw_captions(
     directory: str | os.PathLike[str], model: Matcher, split: GroundedSplit, captions: Sequence[int]
 ) -> list[str]:
-    """Write the pictures of some captions' attention over their images; see ``draw_attention``.
+    """Write the pictures of some captions' attention over their images; see ``attention_sheet``.
 
     Args:
         directory: made if absent.

@@ -156,10 +156,11 @@ def test_pictures_show_the_boxes_of_the_regions_alone(
         Image.new("RGB", (40, 40)).save(tmp_path / f"{name}.png")
     drawn = []
 
-    def noted(path: Path, pixels: Any, boxes: Any, title: str, panels: list[Any], *more: Any) -> None:
+    def noted(pixels: Any, boxes: Any, title: str, panels: list[Any], *more: Any) -> None:
         drawn.append((boxes, panels))
 
-    monkeypatch.setattr(photographs, "draw_attention", noted)
+    monkeypatch.setattr(photographs, "attention_sheet", noted)
+    monkeypatch.setattr(photographs, "write_sheet", lambda path, sheet: None)
     photographs.draw_photographs(tmp_path / "drawn", model_of(kind), corpus_of(data), tmp_path, [0, 5, 10])
     each = len(drawn) // 3
     for number, (boxes, panels) in enumerate(drawn):

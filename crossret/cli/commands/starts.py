@@ -3,22 +3,56 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from crossret import system
-from crossret.cli.options import kind_of
+from crossret.cli.errors import refuse
+from crossret.cli.options import kind_of, spelling
 from crossret.data import Vocabulary
+from crossret.extraction import load_picture_encoder, load_text_encoder
 from crossret.files.numbers import decimal_number
 from crossret.hyperparameters import ModelConfig, TrainingConfig
 from crossret.hyperparameters.config import LARGEST_NUMBER
 from crossret.hyperparameters.settings import Settings, default_preset, parse_settings
 from crossret.hyperparameters.training import ENCODER_RATE, ParameterGroup
 from crossret.models import MODELS
+from crossret.models.base import ENCODER, TEXT_ENCODER
 from crossret.models.checkpoints import load_model, model_directory, with_config
 from crossret.models.shapes import shapes_alone
+
+
+def readers_of(given: Mapping[str, str | None], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Pretrained encoders by the part of a model that they become: its own, and those that are given by name."""
+    readers = {}
+    for part, load in ((ENCODER, load_picture_encoder), (TEXT_ENCODER, load_text_encoder)):
+        name = given[part]
+        if part in own:
+            readers[part] = own[part].reader
+        elif name is not None:
+            readers[part] = load(name)
+    return readers
+
+
+def trained_parts(
+    readers: Mapping[str, Any], frozen: Mapping[str, bool], rate: str | None, checkpoint: bool
+) -> list[str]:
+    """Parts whose encoders are trained; a ValueError where an option of encoders makes no difference."""
+    for part in frozen.keys() - readers.keys():
+        refuse({f"freeze_{part}": frozen[part]}, f"needs {spelling(part)}")
+    trained = [part for part in readers if not frozen[part]]
+    if not trained:
+        flags = " and ".join(spelling(f"freeze_{part}") for part in readers)
+        refuse(
+            {"encoder_learning_rate": rate, "checkpoint_encoder": checkpoint},
+            f"makes no difference with {flags}" if readers else "needs --encoder or --text-encoder",
+        )
+    for part in trained if checkpoint else ():
+        readers[part].checkpoint_gradients()
+    return trained
 
 
 def with_encoder_rate(how: TrainingConfig, part: str, rate: str | None) -> TrainingConfig:

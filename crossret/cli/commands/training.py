@@ -18,7 +18,6 @@ from crossret.cli.options import (
     file_to_read,
     kind_of,
     option,
-    spelling,
     use_device,
     use_threads,
 )
@@ -208,14 +207,14 @@ def train(
     import torch
     from rich.console import Console
 
-    from crossret.cli.commands.starts import fine_tuned, new_model, with_encoder_rate
+    from crossret.cli.commands.starts import fine_tuned, new_model, readers_of, trained_parts, with_encoder_rate
     from crossret.compat.checkpoints import read_vocabulary
     from crossret.data import PrecomputedDataset, Vocabulary
     from crossret.data.corpus import PrecomputedCorpus, fields_of_data, have_tokens
     from crossret.data.vocabulary import word_counts
     from crossret.data.word_vectors import start_from_word_vectors
     from crossret.distributed.torchrun import is_first, joined, own_device
-    from crossret.extraction import PictureSplit, load_picture_encoder, load_text_encoder
+    from crossret.extraction import PictureSplit
     from crossret.models.base import ENCODER, TEXT_ENCODER, pretrained_parts
     from crossret.models.texts import check_same_encoder
     from crossret.terminal import facts_table
@@ -253,23 +252,12 @@ def train(
         network, words, chosen = fine_tuned(fine_tune, model, preset, texts)
         own = pretrained_parts(network)
     given = {ENCODER: encoder, TEXT_ENCODER: text_encoder}
-    readers: dict[str, Any] = {}
-    for part, load in ((ENCODER, load_picture_encoder), (TEXT_ENCODER, load_text_encoder)):
-        if part in own:
-            refuse(typed(context, {part: given[part]}), f"makes no difference: {fine_tune} has an encoder")
-            readers[part], given[part] = own[part].reader, None
-        elif (chosen_encoder := given[part]) is not None:
-            readers[part] = load(chosen_encoder)
+    for part in own:
+        refuse(typed(context, {part: given[part]}), f"makes no difference: {fine_tune} has an encoder")
+        given[part] = None
     frozen = {ENCODER: freeze_encoder, TEXT_ENCODER: freeze_text_encoder}
-    for part in frozen.keys() - readers.keys():
-        refuse({f"freeze_{part}": frozen[part]}, f"needs {spelling(part)}")
-    trained = [part for part in readers if not frozen[part]]
-    learning = {"encoder_learning_rate": encoder_learning_rate, "checkpoint_encoder": checkpoint_encoder}
-    if not trained:
-        flags = " and ".join(spelling(f"freeze_{part}") for part in readers)
-        refuse(learning, f"makes no difference with {flags}" if readers else "needs --encoder or --text-encoder")
-    for part in trained if checkpoint_encoder else ():
-        readers[part].checkpoint_gradients()
+    readers = readers_of(given, own)
+    trained = trained_parts(readers, frozen, encoder_learning_rate, checkpoint_encoder)
     of_pictures, of_texts = readers.get(ENCODER), readers.get(TEXT_ENCODER)
     with warnings_as_lines():
         training_data, dev_data = (
