@@ -32,9 +32,9 @@ from crossret.explain.grounding import (
     play_pointing_game,
     spaced_captions,
 )
-from crossret.explain.page.split import ScoredSplit, split_page
 from crossret.explain.page.writing import write_page
 from crossret.explain.pointing import PointingGame
+from crossret.explain.split import ScoredSplit, split_page
 from crossret.extraction import PictureEncoder, PictureSplit, load_picture_encoder
 from crossret.extraction.untrained import save_untrained_encoder
 from crossret.files.directories import occupied

@@ -11,6 +11,9 @@ from contextlib import suppress
 SILENCE = 30.0  # seconds, at most, between two signs of life
 _LOOK = 1.0  # seconds between two looks at the clock
 
+Progress = Callable[[int, int], None]
+"""Called with how many items are done and how many there are."""
+
 
 class ProgressLines:
     """A context in which a line on standard error says how far a task is whenever nothing was said for 30 seconds.

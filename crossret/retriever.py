@@ -29,8 +29,9 @@ from crossret.model_card import write_card
 from crossret.models import Encoded, Matcher, load_model, save_model
 from crossret.models.base import captions_by, encoder_of, tokens_of
 from crossret.models.checkpoints import CAPTIONS_BY, model_directory
+from crossret.models.protocol import evaluating
 from crossret.models.texts import new_captions
-from crossret.search.items import encode_texts, evaluating
+from crossret.search.items import encode_texts
 from crossret.search.retrieval import retrieve
 from crossret.search.stored import StoredEncoded
 from crossret_kernels.extending import QUERIES, choose
@@ -209,13 +210,7 @@ class Retriever:
         """
         if isinstance(captions, Encoded):
             return captions
-        texts = [captions] if isinstance(captions, str) else list(captions)
-        for number, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise TypeError(f"captions[{number}] must be a text, not {type(text).__name__}")
-            check_caption(text, f"captions[{number}]")
-        if not texts:
-            raise ValueError("captions: there are none")
+        texts = checked_captions(captions)
         check_words(texts, self.model.config, "captions, number")
         with evaluating(self.model):
             return encode_texts(self.model, texts, self.vocabulary)
@@ -345,6 +340,18 @@ class Retriever:
 
 
 load = Retriever.from_pretrained
+
+
+def checked_captions(captions: str | Sequence[str]) -> list[str]:
+    """Captions, of which one may stand alone; a TypeError or a ValueError where there are none, or one is none."""
+    texts = [captions] if isinstance(captions, str) else list(captions)
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"captions[{number}] must be a text, not {type(text).__name__}")
+        check_caption(text, f"captions[{number}]")
+    if not texts:
+        raise ValueError("captions: there are none")
+    return texts
 
 
 def _mapped(path: Path) -> tuple[NDArray[np.floating], Tensor | None]:

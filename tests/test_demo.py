@@ -79,7 +79,7 @@ def test_every_model_has_a_demo(
 ) -> None:
     monkeypatch.delenv("CROSSRET_BACKEND", raising=False)
     monkeypatch.setattr("crossret.demo.PICTURES", 0)
-    monkeypatch.setattr("crossret.explain.page.split.ScoredSplit.of", None)  # all has been scored before
+    monkeypatch.setattr("crossret.explain.split.ScoredSplit.of", None)  # all has been scored before
     # The same scenes as above: they depend on the seed and the counts alone.
     monkeypatch.setattr("crossret.demo.render_scenes", lambda scenes, **_: shutil.copytree(output / "scenes", scenes))
     printed = io.StringIO()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 
-from crossret.cli.application import app
+from crossret.cli.commands.application import app
 from crossret.cli.schedule_options import settings_of_options
 from crossret.hyperparameters import MODEL_CONFIGS, TrainingConfig
 from crossret.hyperparameters.settings import parse_settings, settable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from crossret.cli.errors import refuse
 
 if TYPE_CHECKING:
-    from crossret.evaluation import Progress
+    from crossret.progress import Progress
     from crossret.search.matching import Side
 
 

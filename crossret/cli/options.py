@@ -120,36 +120,36 @@ def load_trained(
 
     if not reads_pictures(model_directory(run)):
         return load_for(run, PrecomputedDataset(data, split), device, text_encoder)
-    from crossret.data.corpus import PrecomputedCorpus, check_readable
     from crossret.extraction import PictureSplit
-    from crossret.models.base import encoder_of, text_reader_of
-    from crossret.models.texts import check_same_encoder
+    from crossret.models.base import encoder_of
 
     model, vocabulary = load_model_of(run, device, text_encoder)
     encoder = encoder_of(model)
     assert encoder is not None
     with warnings_as_lines():
-        corpus = PrecomputedCorpus(PictureSplit(data, split, encoder.reader), vocabulary, text_reader_of(model))
-    check_readable(model.config, corpus)
-    if corpus.has_tokens:
-        check_same_encoder(model, corpus.data)
-    return model, corpus
+        images = PictureSplit(data, split, encoder.reader)
+    return model, _readable(model, vocabulary, images)
 
 
 def load_for(
     run: Path, images: PrecomputedDataset, device: str | None = None, text_encoder: str | None = None
 ) -> tuple[Matcher, PrecomputedCorpus]:
     """As ``load_trained``, of a split of features that has been opened."""
+    model, vocabulary = load_model_of(run, device, text_encoder)
+    return model, _readable(model, vocabulary, images)
+
+
+def _readable(model: Matcher, vocabulary: Vocabulary | None, images: PrecomputedDataset) -> PrecomputedCorpus:
+    """Split as a model reads it; a ValueError where it cannot."""
     from crossret.data.corpus import PrecomputedCorpus, check_readable
     from crossret.models.base import text_reader_of
     from crossret.models.texts import check_same_encoder
 
-    model, vocabulary = load_model_of(run, device, text_encoder)
     corpus = PrecomputedCorpus(images, vocabulary, text_reader_of(model))
     check_readable(model.config, corpus)
     if corpus.has_tokens:
         check_same_encoder(model, images)
-    return model, corpus
+    return corpus
 
 
 def load_model_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -20,13 +20,12 @@ from crossret.data.precomputed import PrecomputedDataset
 from crossret.files.arrays import map_array, write_rows
 from crossret.files.directories import user_cache
 from crossret.files.locks import locked
+from crossret.progress import Progress
 
 _BLOCK_BYTES = 64 * 2**20
 # Not the directory's own, which a training may have that writes beside its data.
 _LOCK = ".crossret-clusters-lock"
 _logger = logging.getLogger(__name__)
-Progress = Callable[[int, int], None]
-"""Called with how many images are done and how many there are."""
 
 
 class Clusters(NamedTuple):

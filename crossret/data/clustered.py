@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +14,12 @@ from crossret.data.directories import link_split, list_splits
 from crossret.data.precomputed import IDS, OF_CAPTIONS, PrecomputedDataset, features_path
 from crossret.files.arrays import write_rows
 from crossret.files.directories import new_directory
+from crossret.progress import Progress
 
 _BLOCK_BYTES = 64 * 2**20
 
 
-def cluster_directory(
-    data: Path, output: Path, *, clusters: int, progress: Callable[[int, int], None] | None = None
-) -> dict[str, int]:
+def cluster_directory(data: Path, output: Path, *, clusters: int, progress: Progress | None = None) -> dict[str, int]:
     """Write every split of ``data`` to ``output`` with the centres of its images' regions as their features.
 
     It is there when it is complete. Images are mapped and taken in blocks: memory is bounded, whatever their number.

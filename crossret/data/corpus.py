@@ -26,12 +26,13 @@ from crossret.data.batches import (
     read_rows,
     read_texts,
 )
-from crossret.data.cluster_cache import Clusters, Progress, clusters_of
+from crossret.data.cluster_cache import Clusters, clusters_of
 from crossret.data.held import held_on
 from crossret.data.precomputed import PrecomputedDataset, check_words
 from crossret.data.prepared import PictureFiles
 from crossret.data.vocabulary import Vocabulary
 from crossret.hyperparameters import HanConfig, ModelConfig, SmanConfig
+from crossret.progress import Progress
 from crossret_kernels.extending import release_pages
 
 _SAMPLED = 64

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from crossret.data.gathering import dtype_of, gathered, pinned
 from crossret.data.precomputed import PrecomputedDataset
+from crossret.progress import Progress
 from crossret_kernels.extending import release_pages
 
 _BLOCK_BYTES = 64 * 2**20  # copied at a time
@@ -46,9 +46,7 @@ class HeldRows:
         return self.features.index_select(0, images).to(device)
 
 
-def held_on(
-    data: PrecomputedDataset, device: torch.device, progress: Callable[[int, int], None] | None = None
-) -> PrecomputedDataset:
+def held_on(data: PrecomputedDataset, device: torch.device, progress: Progress | None = None) -> PrecomputedDataset:
     """The same split with the features of all images on a device, as they are stored: batches are the same to the bit.
 
     Args:

@@ -13,13 +13,13 @@ from torch import Tensor
 from crossret.data.arrow import ArrowRegions
 from crossret.data.batches import TextReader
 from crossret.data.boxes import check_boxes
-from crossret.data.cluster_cache import Progress
 from crossret.data.corpus import PrecomputedCorpus
 from crossret.data.owners import alike
 from crossret.data.precomputed import PrecomputedDataset, check_caption
 from crossret.data.vocabulary import Vocabulary
 from crossret.files.features import StoredItems
 from crossret.hyperparameters import ModelConfig
+from crossret.progress import Progress
 
 
 class InMemoryCorpus(PrecomputedCorpus):

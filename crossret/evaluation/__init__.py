@@ -1,7 +1,7 @@
 """Retrieval quality: encode a data set, score every image with every caption, rank, and count."""
 
 from crossret.evaluation.ensembles import ScoreMatrix, StoredScores, average_scores
-from crossret.evaluation.finiteness import Progress, check_finite
+from crossret.evaluation.finiteness import check_finite
 from crossret.evaluation.metrics import (
     DirectionMetrics,
     RetrievalMetrics,
@@ -11,6 +11,7 @@ from crossret.evaluation.metrics import (
     retrieval_ranks,
 )
 from crossret.evaluation.scoring import encode_dataset, score_matrix
+from crossret.progress import Progress
 
 __all__ = [
     "DirectionMetrics",

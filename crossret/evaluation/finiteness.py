@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -12,10 +11,7 @@ from numpy.typing import NDArray
 from crossret.data.corpus import ALL, Corpus, PrecomputedCorpus
 from crossret.data.pictures import check_picture
 from crossret.data.prepared import PictureFiles
-
-Progress = Callable[[int, int], None]
-"""Called with how many items are done and how many there are."""
-
+from crossret.progress import Progress
 
 # Of images looked at at a time: what is copied of the disk's pages is in the cache when it is looked at.
 _BLOCK_BYTES = 2 * 2**20

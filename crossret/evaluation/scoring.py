@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret.data.corpus import ALL, Corpus, check_readable, corpus_for
-from crossret.evaluation.finiteness import Progress, check_finite
+from crossret.evaluation.finiteness import check_finite
 from crossret.models.base import encoder_of
 from crossret.models.encoded import Encoded
-from crossret.models.protocol import Matcher
+from crossret.models.protocol import Matcher, evaluating
+from crossret.progress import Progress
 from crossret_kernels.extending import serving
 
 _logger = logging.getLogger(__name__)
@@ -71,23 +72,18 @@ def encode_dataset(
                 progress(done, total)
         return Encoded.concat(parts)
 
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.inference_mode():
-            images = collect(
-                (model.encode_images(**regions.on(device)) for regions in data.image_batches(batch_size, image_items)),
-                0,
-            )
-            captions = collect(
-                (
-                    model.encode_captions(tokens.to(device), lengths.to(device))
-                    for tokens, lengths in data.caption_batches(batch_size, caption_items)
-                ),
-                n_images,
-            )
-    finally:
-        model.train(was_training)
+    with evaluating(model), torch.inference_mode():
+        images = collect(
+            (model.encode_images(**regions.on(device)) for regions in data.image_batches(batch_size, image_items)),
+            0,
+        )
+        captions = collect(
+            (
+                model.encode_captions(tokens.to(device), lengths.to(device))
+                for tokens, lengths in data.caption_batches(batch_size, caption_items)
+            ),
+            n_images,
+        )
     return images, captions
 
 
@@ -121,17 +117,12 @@ def score_matrix(
         backend = serving(values.device, values.dtype)
         _logger.info("%s scores on %s; where kernels serve it, by backend %s", model.kind, values.device, backend)
     scores = np.empty((len(images), len(captions)), dtype=np.float32)
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.inference_mode():
-            for start in range(0, len(captions), block):
-                part: Tensor = model.score(images, captions[start : start + block])
-                scores[:, start : start + block] = part.float().cpu().numpy()
-                if corpus is not None:
-                    check_finite(scores[:, start : start + block], corpus, first_caption=start)
-                if progress is not None:
-                    progress(min(start + block, len(captions)), len(captions))
-    finally:
-        model.train(was_training)
+    with evaluating(model), torch.inference_mode():
+        for start in range(0, len(captions), block):
+            part: Tensor = model.score(images, captions[start : start + block])
+            scores[:, start : start + block] = part.float().cpu().numpy()
+            if corpus is not None:
+                check_finite(scores[:, start : start + block], corpus, first_caption=start)
+            if progress is not None:
+                progress(min(start + block, len(captions)), len(captions))
     return scores

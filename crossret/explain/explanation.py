@@ -20,8 +20,7 @@ from crossret.explain.rows import Rows
 from crossret.models.attention import AttentionMap
 from crossret.models.contributions import ScoreShares
 from crossret.models.encoded import Encoded
-from crossret.models.protocol import Matcher
-from crossret.search.items import evaluating
+from crossret.models.protocol import Matcher, evaluating
 
 
 @dataclass(frozen=True)

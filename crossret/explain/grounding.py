@@ -24,8 +24,7 @@ from crossret.hyperparameters import ModelConfig
 from crossret.models.attention import AttentionMap
 from crossret.models.base import encoder_of, tokens_of
 from crossret.models.encoded import Encoded
-from crossret.models.protocol import Matcher
-from crossret.search.items import evaluating
+from crossret.models.protocol import Matcher, evaluating
 
 _CAPTIONS = 256  # whose attention is held in memory at a time
 _PICTURES = 32  # that are encoded together
@@ -176,7 +175,7 @@ def spaced_captions(split: GroundedSplit, count: int) -> list[int]:
 def draw_captions(
     directory: str | os.PathLike[str], model: Matcher, split: GroundedSplit, captions: Sequence[int]
 ) -> list[str]:
-    """Write the pictures of some captions' attention over their images; see ``draw_attention``.
+    """Write the pictures of some captions' attention over their images; see ``attention_sheet``.
 
     Args:
         directory: made if absent.

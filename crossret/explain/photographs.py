@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 from crossret.data.boxes import grid_boxes
 from crossret.data.corpus import PrecomputedCorpus
 from crossret.data.pictures import find_pictures, read_picture
-from crossret.explain.pictures import Panel, draw_attention
+from crossret.explain.pictures import Panel, attention_sheet, write_sheet
 from crossret.explain.pointing import pointing_answers
 from crossret.explain.rows import Rows
 from crossret.files.directories import occupied
 from crossret.models.attention import AttentionMap
 from crossret.models.base import tokens_of
-from crossret.models.protocol import Matcher
-from crossret.search.items import evaluating
+from crossret.models.protocol import Matcher, evaluating
 
 
 def draw_maps(
@@ -39,7 +38,7 @@ def draw_maps(
         own = boxes[: attention.weights.shape[2]]
         name = f"{output.stem}-{attention.name}{output.suffix}" if len(maps) > 1 else output.name
         written.append(output.with_name(name))
-        draw_attention(written[-1], pixels, own, *panels_of(attention, rows, objects, own))
+        write_sheet(written[-1], attention_sheet(pixels, own, *panels_of(attention, rows, objects, own)))
     return written
 
 
@@ -92,7 +91,7 @@ def draw_photographs(
 def panels_of(
     attention: AttentionMap, rows: Rows, named: Mapping[int, NDArray[np.float32]], boxes: NDArray[np.float32]
 ) -> tuple[str, list[Panel], list[NDArray[np.float32]], str | None]:
-    """What ``draw_attention`` shows of the map of one caption: title, panels, objects of the image, relevance."""
+    """What ``attention_sheet`` shows of the map of one caption: title, panels, objects of the image, relevance."""
     weights, strongest = attention.weights[0].cpu().numpy(), attention.strongest()[0].cpu().numpy()
     title = " ".join(rows.words)
     if attention.queries is None:

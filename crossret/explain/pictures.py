@@ -17,7 +17,7 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.textpath import text_to_path
 from numpy.typing import NDArray
 
-from crossret.explain.scale import DARKEST, NEARLY_UNIFORM, Scale, nearly_uniform
+from crossret.explain.page.scale import DARKEST, NEARLY_UNIFORM, Scale, nearly_uniform
 from crossret.files.atomic import atomic_write
 
 WORD_SHADE = (1.0, 0.55, 0.1)
@@ -73,25 +73,8 @@ class Panel:
         return "regions nearly uniform" if of_regions else "words nearly uniform" if of_words else ""
 
 
-def draw_attention(
-    path: str | os.PathLike[str],
-    image: NDArray[np.uint8],
-    boxes: NDArray[np.float32],
-    title: str,
-    panels: Sequence[Panel],
-    objects: Sequence[NDArray[np.float32]] = (),
-    relevance: str | None = None,
-) -> None:
-    """Write ``attention_sheet`` as a PNG.
-
-    Args:
-        path: the file to write, atomically.
-        image, boxes, title, panels, objects, relevance: as there.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    sheet = attention_sheet(image, boxes, title, panels, objects, relevance)
+def write_sheet(path: str | os.PathLike[str], sheet: Figure) -> None:
+    """Write an ``attention_sheet`` as a PNG, whole or not at all; raises an OSError."""
     with atomic_write(path) as file:
         sheet.savefig(file, format="png", dpi=DOTS)
 

@@ -43,10 +43,10 @@ from crossret.files.directories import occupied
 from crossret.files.features import VALUES
 from crossret.files.json import write_json
 from crossret.files.lines import digest
+from crossret.progress import Progress
 
 _AHEAD = 2  # batches that are decoded while one is encoded
 
-Progress = Callable[[int, int], None]
 ProgressOf = Callable[[str], AbstractContextManager[Progress]]
 Unreadable = Literal["refuse", "skip"]
 

@@ -10,6 +10,7 @@ from crossret.files.numbers import decimal_number
 from crossret.hyperparameters.config import LARGEST_FLOAT32, NONE, Config, check_at_least, check_positive, option
 
 LARGEST_SEED = 2**63 - 1  # torch's generators take no larger one
+ENCODER_RATE = "1e-5"  # learning rate of pretrained encoders where none is asked for
 
 
 @dataclass(frozen=True)

@@ -46,14 +46,10 @@ class Mhsan(Model):
         self.config = config
         self.backbone = backbone
         self.image = xavier_linear(config.image_dim, config.feature_dim)
+        words = config.vocabulary_size, config.word_dim, config.feature_dim
         self.text = (
             SruEncoder(
-                config.vocabulary_size,
-                config.word_dim,
-                config.feature_dim,
-                layers=config.text_layers,
-                bidirectional=config.bidirectional,
-                dropout=config.text_dropout,
+                *words, layers=config.text_layers, bidirectional=config.bidirectional, dropout=config.text_dropout
             )
             if config.text_dim is None
             else TokenEncoder(config.text_dim, config.feature_dim)

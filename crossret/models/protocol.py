@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from crossret.distributed import Share
@@ -85,3 +87,15 @@ class Matcher(Protocol):
     def parameters(self) -> Iterator[nn.Parameter]: ...
 
     def state_dict(self) -> dict[str, Any]: ...
+
+
+@contextmanager
+def evaluating(model: Matcher) -> Iterator[None]:
+    """The model in evaluation mode and without gradients; its mode is restored."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)

@@ -34,14 +34,9 @@ class Scan(Model):
         super().__init__()
         self.config = config
         self.image = RegionEncoder(config.image_dim, config.embed_dim, normalize=config.image_norm)
+        words = config.vocabulary_size, config.word_dim, config.embed_dim
         self.text = (
-            WordEncoder(
-                config.vocabulary_size,
-                config.word_dim,
-                config.embed_dim,
-                bidirectional=config.bidirectional,
-                normalize=config.text_norm,
-            )
+            WordEncoder(*words, bidirectional=config.bidirectional, normalize=config.text_norm)
             if config.text_dim is None
             else TokenEncoder(config.text_dim, config.embed_dim, normalize=config.text_norm)
         )

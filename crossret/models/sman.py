@@ -45,15 +45,9 @@ class Sman(Model):
         self.config = config
         self.dropout = nn.Dropout(config.dropout)
         self.image = VisualMemories(config)
+        words = config.vocabulary_size, config.word_dim, config.embed_dim
         self.text = (
-            WordEncoder(
-                config.vocabulary_size,
-                config.word_dim,
-                config.embed_dim,
-                cell="lstm",
-                normalize=False,
-                dropout=config.dropout,
-            )
+            WordEncoder(*words, cell="lstm", normalize=False, dropout=config.dropout)
             if config.text_dim is None
             else TokenEncoder(config.text_dim, config.embed_dim, dropout=config.dropout)
         )

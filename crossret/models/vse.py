@@ -33,15 +33,9 @@ class Vse(Model):
         super().__init__()
         self.config = config
         self.image = RegionEncoder(config.image_dim, config.embed_dim, normalize=config.image_norm)
+        words = config.vocabulary_size, config.word_dim, config.embed_dim
         self.text = (
-            WordEncoder(
-                config.vocabulary_size,
-                config.word_dim,
-                config.embed_dim,
-                bidirectional=False,
-                normalize=False,
-                layers=config.text_layers,
-            )
+            WordEncoder(*words, bidirectional=False, normalize=False, layers=config.text_layers)
             if config.text_dim is None
             else TokenEncoder(config.text_dim, config.embed_dim)
         )

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret.data.corpus import PrecomputedCorpus
-from crossret.evaluation import Progress
 from crossret.evaluation.finiteness import why_not_finite
 from crossret.files.arrays import write_rows
 from crossret.files.directories import new_directory
 from crossret.files.features import OFFSETS, VALUES
 from crossret.models.encoded import Encoded
-from crossret.models.protocol import Matcher
-from crossret.search.items import BATCH, EncodedCaptions, EncodedImages, evaluating
+from crossret.models.protocol import Matcher, evaluating
+from crossret.progress import Progress
+from crossret.search.items import BATCH, EncodedCaptions, EncodedImages
 from crossret.search.manifest import CAPTIONS, IMAGES, Manifest
 from crossret.search.stored import WHY_OF_MODEL, vectors_file
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 import torch
 
@@ -16,18 +15,6 @@ from crossret.models.texts import new_captions
 from crossret_kernels.extending import Chosen, ItemBlocks, release_pages
 
 BATCH = 128  # items encoded at a time
-
-
-@contextmanager
-def evaluating(model: Matcher) -> Iterator[None]:
-    """The model in evaluation mode and without gradients; its mode is restored."""
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(was_training)
 
 
 def encode_texts(model: Matcher, captions: Sequence[str], vocabulary: Vocabulary | None) -> Encoded:

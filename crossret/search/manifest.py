@@ -13,8 +13,7 @@ from crossret.files.features import VALUES
 from crossret.files.json import read_json_object, write_json
 from crossret.hyperparameters import ModelConfig
 from crossret.models.checkpoints import config_of, digest_of_weights
-from crossret.models.protocol import Matcher
-from crossret.search.items import evaluating
+from crossret.models.protocol import Matcher, evaluating
 
 MODEL = "model.json"
 IMAGES, CAPTIONS = "images", "captions"  # the sides, and the directories of either below that of both

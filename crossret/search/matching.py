@@ -11,7 +11,7 @@ from torch import Tensor
 from crossret.files.features import StoredItems
 from crossret.files.shards import StoredShards
 from crossret.models.encoded import Encoded
-from crossret.models.protocol import Matcher
+from crossret.models.protocol import Matcher, evaluating
 from crossret.search.blocks import (
     REGIONS,
     Scorer,
@@ -21,7 +21,7 @@ from crossret.search.blocks import (
     sides,
     stored_blocks,
 )
-from crossret.search.items import EncodedCaptions, EncodedImages, KeptItems, evaluating
+from crossret.search.items import EncodedCaptions, EncodedImages, KeptItems
 from crossret.search.manifest import CAPTIONS, IMAGES
 from crossret.search.stored import StoredEncoded
 from crossret_kernels.extending import FeatureBlock, Features, Items, block_scores

@@ -16,12 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crossret.evaluation import Progress
 from crossret.files.atomic import atomic_write
 from crossret.files.directories import user_cache as user_cache
 from crossret.files.features import StoredItems
 from crossret.files.shards import StoredShards
 from crossret.models.encoded import Encoded
+from crossret.progress import Progress
 from crossret.search.fixed_dimensional import FixedDimensional, MeanVectors, Vectors
 from crossret.search.matching import Side
 from crossret.search.stored import StoredEncoded

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crossret.evaluation import Progress
 from crossret.models.protocol import Matcher
+from crossret.progress import Progress
 from crossret.search.blocks import Scorer
 from crossret.search.matching import Side, matched
 from crossret_kernels.extending import candidate_topk

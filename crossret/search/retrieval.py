@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from crossret.evaluation import Progress
 from crossret.models.protocol import Matcher
+from crossret.progress import Progress
 from crossret.search.blocks import Scorer
 from crossret.search.matching import Side, matched
 from crossret_kernels.extending import streamed_topk

@@ -12,6 +12,7 @@ import torch
 from crossret.files.arrays import write_blocks
 from crossret.files.features import StoredItems, check_output, why_not_finite
 from crossret.models.protocol import Matcher
+from crossret.progress import Progress
 from crossret.search.blocks import Scorer
 from crossret.search.matching import Side, check_dimensions, matched
 from crossret.search.stored import WHY_OF_MODEL, StoredEncoded
@@ -28,7 +29,7 @@ def score_files(
     *,
     region_lengths: Path | None = None,
     word_lengths: Path | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[int, int]:
     """Score every image with every caption and write the (n, m) float32 matrix, image-major, atomically.
 
@@ -71,7 +72,7 @@ def score_encoded(
     captions: StoredEncoded,
     output: Path,
     *,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[int, int]:
     """As ``score_files``, of what a model encoded, which the model itself scores.
 
@@ -94,7 +95,7 @@ def _write(
     captions: Side,
     output: Path,
     why: Callable[[int, int], str],
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
 ) -> tuple[int, int]:
     wrong = None
     with matched(scorer, images, captions, "image") as (score, rows_of, columns_of):

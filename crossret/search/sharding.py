@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from crossret.evaluation import Progress
 from crossret.files.arrays import write_rows
 from crossret.files.directories import new_directory
 from crossret.files.features import FEATURES, LENGTHS, OFFSETS, VALUES, StoredItems
 from crossret.files.json import write_json
 from crossret.files.shards import SHARDS
+from crossret.progress import Progress
 from crossret.search.stored import StoredEncoded, is_encoded, stored_vectors, vectors_file
 from crossret_kernels.extending import BLOCK_BYTES, release_pages
 

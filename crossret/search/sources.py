@@ -11,8 +11,8 @@ import numpy as np
 from crossret.data.corpus import PrecomputedCorpus
 from crossret.evaluation.finiteness import why_not_finite
 from crossret.models.encoded import Encoded
-from crossret.models.protocol import Matcher
-from crossret.search.items import EncodedCaptions, EncodedImages, evaluating, pick
+from crossret.models.protocol import Matcher, evaluating
+from crossret.search.items import EncodedCaptions, EncodedImages, pick
 from crossret.search.manifest import CAPTIONS, IMAGES
 from crossret.search.matching import EncodedSide
 from crossret.search.stored import StoredEncoded

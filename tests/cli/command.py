@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from crossret import cli
-from crossret.cli.application import app
+from crossret.cli.commands.application import app
 from tests.processes import started
 
 TINY = ["--set", "embed_dim=8 word_dim=4", "--batch-size", "16", "--learning-rate", "0.01"]

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from crossret import cli
 from crossret.cli import suggestions
-from crossret.cli.application import app
+from crossret.cli.commands.application import app
 from crossret.hyperparameters import MODEL_CONFIGS
 from crossret.hyperparameters.settings import settable
 from tests.cli.command import Cli, run

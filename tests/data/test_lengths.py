@@ -16,8 +16,9 @@ from crossret.data.clustering import centres_of, cluster_regions
 from crossret.data.perturbing import perturb_data
 from crossret.evaluation import encode_dataset, score_matrix
 from crossret.explain import photographs
+from crossret.models.protocol import evaluating
 from crossret.search.encoding import encode_split
-from crossret.search.items import EncodedImages, encode_texts, evaluating
+from crossret.search.items import EncodedImages, encode_texts
 from crossret.search.retrieval import retrieve
 from crossret.training import TrainingConfig, train
 from tests.models.batch import make
@@ -151,10 +152,11 @@ def test_pictures_show_the_boxes_of_the_regions_alone(
         Image.new("RGB", (40, 40)).save(tmp_path / f"{name}.png")
     drawn = []
 
-    def noted(path: Path, pixels: Any, boxes: Any, title: str, panels: list[Any], *more: Any) -> None:
+    def noted(pixels: Any, boxes: Any, title: str, panels: list[Any], *more: Any) -> None:
         drawn.append((boxes, panels))
 
-    monkeypatch.setattr(photographs, "draw_attention", noted)
+    monkeypatch.setattr(photographs, "attention_sheet", noted)
+    monkeypatch.setattr(photographs, "write_sheet", lambda path, sheet: None)
     photographs.draw_photographs(tmp_path / "drawn", model_of(kind), corpus_of(data), tmp_path, [0, 5, 10])
     each = len(drawn) // 3
     for number, (boxes, panels) in enumerate(drawn):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossret.data import tokenize
-from crossret.data.perturbations import drop_words, join_words, shuffle_words
+from crossret.data.perturbing.words import drop_words, join_words, shuffle_words
 from tests.kernels.strategies import examples
 
 WORDS = tokenize("Two dogs are quickly chasing a red ball in Rome while I watch.")

@@ -15,7 +15,7 @@ import pytest
 import typer
 
 from crossret import cli
-from crossret.cli.application import app
+from crossret.cli.commands.application import app
 from crossret.data import render_scenes
 from docs import generate
 from tests.kernels.subprocesses import run_python

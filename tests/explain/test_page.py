@@ -22,9 +22,9 @@ from crossret.data.corpus import PrecomputedCorpus
 from crossret.data.scenes.grounding import Grounding
 from crossret.evaluation import encode_dataset, score_matrix
 from crossret.explain.page.contents import Canvas, Page, Pair, Part, Result, Way
-from crossret.explain.page.split import split_page
 from crossret.explain.page.tokens import Document, late_interaction_page
 from crossret.explain.page.writing import write_page
+from crossret.explain.split import split_page
 from crossret.models import Scan, ScanConfig
 from crossret.retriever import Retriever
 from tests.explain.chromium import PROGRAM, Tab, browser

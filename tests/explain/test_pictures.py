@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from PIL import Image
 
-from crossret.explain.pictures import DARKEST, DOTS, WIDTH, Panel, attention_sheet, draw_attention
+from crossret.explain.pictures import DARKEST, DOTS, WIDTH, Panel, attention_sheet, write_sheet
 
 SIDE = 60
 IMAGE = np.full((SIDE, SIDE, 3), (200, 100, 50), np.uint8)
@@ -28,7 +28,7 @@ def test_where_regions_overlap_the_strongest_shows(tmp_path: Path) -> None:
         for word in ([0.5, 0.2, 0.1], [0.1, 0.5, 0.2]):
             weights = np.array(word, np.float32)[order]
             panels.append(Panel("a word", weights, int(weights.argmax()), []))
-        draw_attention(tmp_path / f"{number}.png", IMAGE, BOXES[order], "two words", panels)
+        write_sheet(tmp_path / f"{number}.png", attention_sheet(IMAGE, BOXES[order], "two words", panels))
         with Image.open(tmp_path / f"{number}.png") as picture:
             written.append(np.asarray(picture.convert("RGB")))
     assert np.array_equal(*written)

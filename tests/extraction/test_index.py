@@ -18,8 +18,8 @@ from crossret.data import Vocabulary
 from crossret.extraction import load_picture_encoder
 from crossret.extraction.extracting import Options
 from crossret.models import Scan, ScanConfig, Vse, VseConfig, save_model
-from crossret.search import indexing
-from crossret.search.indexing import Indexed, update_index
+from crossret.picture_index import updating
+from crossret.picture_index.updating import Indexed, update_index
 from tests.cli.command import Cli
 from tests.explain.test_page import data_of
 from tests.extraction.stand_in import Columns
@@ -31,7 +31,7 @@ OTHERS = ("notes.txt",)
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexing, "_SHARD", 3)
+    monkeypatch.setattr(updating, "_SHARD", 3)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from crossret.models.attention import AttentionMap
 from crossret.models.checkpoints import with_config
 from crossret.models.contributions import ScoreShares, SharePart
 from crossret.models.texts import load_named
-from crossret.search.indexing import update_index
+from crossret.picture_index.updating import update_index
 from crossret.training import train
 from tests.cli.command import Cli
 from tests.explain.test_page import data_of

@@ -31,7 +31,7 @@ import typer
 from PIL import Image
 
 from crossret.captions.importing import import_captions
-from crossret.cli.application import app
+from crossret.cli.commands.application import app
 from crossret.cli.run_config import use_config, write_config
 from crossret.compat.checkpoints import Words, import_checkpoint, read_vocabulary
 from crossret.compat.features import import_features, open_source
@@ -54,7 +54,8 @@ from crossret.model_card import write_card
 from crossret.models import MODELS, load_model, save_model
 from crossret.models.checkpoints import CAPTIONS_BY
 from crossret.models.encoded import Encoded
-from crossret.picture_index import Picture, PictureIndex, write_index, write_pictures
+from crossret.picture_index import PictureIndex
+from crossret.picture_index.files import Picture, write_index, write_pictures
 from crossret.search.candidates import read_candidates
 from crossret.search.encoding import encode_split
 from crossret.search.sharding import cut_corpus

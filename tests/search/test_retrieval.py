@@ -13,7 +13,8 @@ from crossret.data.corpus import PrecomputedCorpus
 from crossret.evaluation import encode_dataset
 from crossret.hyperparameters.scan import CrossAttention
 from crossret.models import Scan, ScanConfig
-from crossret.search.items import encode_texts, evaluating
+from crossret.models.protocol import evaluating
+from crossret.search.items import encode_texts
 from crossret.search.retrieval import ranked, retrieve
 from crossret.search.sources import SplitSource
 

@@ -152,8 +152,8 @@ def _write_page(
 ) -> None:
     from crossret.data.scenes.grounding import read_grounding
     from crossret.data.scenes.layout import grounding_path
-    from crossret.explain.page.split import split_page
     from crossret.explain.page.writing import write_page
+    from crossret.explain.split import split_page
     from crossret.terminal import progress_bar
 
     truth = grounding_path(data, split)

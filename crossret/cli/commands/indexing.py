@@ -59,8 +59,8 @@ def index(
     from crossret.extraction.late_interaction import is_late_interaction
     from crossret.models.base import encoder_of
     from crossret.models.checkpoints import model_directory, reads_pictures
-    from crossret.picture_index import MODEL_DIRECTORY, encoder_of_index, has_model, is_index
-    from crossret.search.indexing import check_index, update_index
+    from crossret.picture_index.files import MODEL_DIRECTORY, encoder_of_index, has_model, is_index
+    from crossret.picture_index.updating import check_index, update_index
     from crossret.terminal import progress_bar
 
     use_threads(threads)

@@ -18,28 +18,22 @@ from crossret.cli.options import (
     file_to_read,
     kind_of,
     option,
-    spelling,
     use_device,
     use_threads,
 )
 from crossret.cli.output import say
 from crossret.cli.run_config import of_file, overrules, typed, use_config, write_config
 from crossret.cli.schedule_options import settings_of_options, with_schedule_options
-from crossret.files.numbers import decimal_number
-from crossret.hyperparameters import MODEL_CONFIGS, TrainingConfig
-from crossret.hyperparameters.config import LARGEST_NUMBER
+from crossret.hyperparameters import MODEL_CONFIGS
 from crossret.hyperparameters.model import Loss
-from crossret.hyperparameters.settings import default_preset, overlaid, parse_settings, texts_of
-from crossret.hyperparameters.training import ParameterGroup
+from crossret.hyperparameters.settings import overlaid, parse_settings, texts_of
+from crossret.hyperparameters.training import ENCODER_RATE
 
 if TYPE_CHECKING:
-    from crossret.data import Vocabulary
-    from crossret.hyperparameters import ModelConfig
-    from crossret.hyperparameters.settings import Settings
+    pass
 
 CONFIG = "run.toml"
 _MIN_COUNT = 4  # SCAN's
-_ENCODER_RATE = "1e-5"
 
 
 @with_schedule_options
@@ -115,7 +109,7 @@ def train(
     encoder_learning_rate: Annotated[
         str | None,
         option(
-            f"The encoders' learning rate, which falls as the rest's; by default {_ENCODER_RATE}.", metavar="<float>"
+            f"The encoders' learning rate, which falls as the rest's; by default {ENCODER_RATE}.", metavar="<float>"
         ),
     ] = None,
     freeze_encoder: Annotated[
@@ -213,13 +207,14 @@ def train(
     import torch
     from rich.console import Console
 
+    from crossret.cli.commands.starts import fine_tuned, new_model, readers_of, trained_parts, with_encoder_rate
     from crossret.compat.checkpoints import read_vocabulary
     from crossret.data import PrecomputedDataset, Vocabulary
     from crossret.data.corpus import PrecomputedCorpus, fields_of_data, have_tokens
     from crossret.data.vocabulary import word_counts
     from crossret.data.word_vectors import start_from_word_vectors
     from crossret.distributed.torchrun import is_first, joined, own_device
-    from crossret.extraction import PictureSplit, load_picture_encoder, load_text_encoder
+    from crossret.extraction import PictureSplit
     from crossret.models.base import ENCODER, TEXT_ENCODER, pretrained_parts
     from crossret.models.texts import check_same_encoder
     from crossret.terminal import facts_table
@@ -254,26 +249,15 @@ def train(
     system.return_large_blocks()
     own = {}
     if fine_tune is not None:
-        network, words, chosen = _fine_tuned(fine_tune, model, preset, texts)
+        network, words, chosen = fine_tuned(fine_tune, model, preset, texts)
         own = pretrained_parts(network)
     given = {ENCODER: encoder, TEXT_ENCODER: text_encoder}
-    readers: dict[str, Any] = {}
-    for part, load in ((ENCODER, load_picture_encoder), (TEXT_ENCODER, load_text_encoder)):
-        if part in own:
-            refuse(typed(context, {part: given[part]}), f"makes no difference: {fine_tune} has an encoder")
-            readers[part], given[part] = own[part].reader, None
-        elif (chosen_encoder := given[part]) is not None:
-            readers[part] = load(chosen_encoder)
+    for part in own:
+        refuse(typed(context, {part: given[part]}), f"makes no difference: {fine_tune} has an encoder")
+        given[part] = None
     frozen = {ENCODER: freeze_encoder, TEXT_ENCODER: freeze_text_encoder}
-    for part in frozen.keys() - readers.keys():
-        refuse({f"freeze_{part}": frozen[part]}, f"needs {spelling(part)}")
-    trained = [part for part in readers if not frozen[part]]
-    learning = {"encoder_learning_rate": encoder_learning_rate, "checkpoint_encoder": checkpoint_encoder}
-    if not trained:
-        flags = " and ".join(spelling(f"freeze_{part}") for part in readers)
-        refuse(learning, f"makes no difference with {flags}" if readers else "needs --encoder or --text-encoder")
-    for part in trained if checkpoint_encoder else ():
-        readers[part].checkpoint_gradients()
+    readers = readers_of(given, own)
+    trained = trained_parts(readers, frozen, encoder_learning_rate, checkpoint_encoder)
     of_pictures, of_texts = readers.get(ENCODER), readers.get(TEXT_ENCODER)
     with warnings_as_lines():
         training_data, dev_data = (
@@ -310,7 +294,7 @@ def train(
                 counted = counts + word_counts(dev_data.captions, setting.max_words) if count_dev else counts
                 words = Vocabulary.of_counts(counted, min_count or _MIN_COUNT)
             setting = dataclasses.replace(setting, vocabulary_size=len(words))
-        network = _new(setting, seed)
+        network = new_model(setting, seed)
         if captions == "tokens":
             network.captions_by = training_data.words_by
     if of_texts is not None:
@@ -325,7 +309,7 @@ def train(
             (network.read_pictures_by if part == ENCODER else network.read_texts_by)(reader)
         getattr(network, part).requires_grad_(part in trained)
         if part in trained:
-            how = _with_encoder_rate(how, part, encoder_learning_rate)
+            how = with_encoder_rate(how, part, encoder_learning_rate)
     if words is not None and word_vectors is not None and not resume:
         found = start_from_word_vectors(network.text.embed, words, word_vectors)
         if is_first():
@@ -375,65 +359,3 @@ def train(
     if how.select_by == "r1":
         best = f"R@1 {result.metrics.i2t.r1:.1f} / {result.metrics.t2i.r1:.1f}, {best}"
     say(f"Best epoch {result.best_epoch} of {result.epochs_run}{early}: {best}; {output / 'best'}")
-
-
-def _with_encoder_rate(how: TrainingConfig, part: str, rate: str | None) -> TrainingConfig:
-    """Settings of the training with a group of an encoder's parameters; one that is there already stays as it is."""
-    groups = [group for group in how.parameter_groups if group.has(f"{part}.module")]
-    if groups:
-        if rate is not None:
-            raise ValueError(
-                f"--encoder-learning-rate {rate}: the encoder is in the parameter group {groups[0]} already"
-            )
-        return how
-    try:
-        number = decimal_number(_ENCODER_RATE if rate is None else rate)
-    except ValueError:
-        number = 0.0
-    if not 0 < number <= LARGEST_NUMBER:
-        raise ValueError(f"--encoder-learning-rate must be a number greater than 0, not {rate!r}")
-    own = ParameterGroup(part, number / how.learning_rate)
-    return dataclasses.replace(how, parameter_groups=(*how.parameter_groups, own))
-
-
-def _new(config: ModelConfig, seed: int) -> Any:
-    """A model with weights of its own."""
-    import torch
-
-    from crossret.models import MODELS
-
-    _check_memory(config)
-    torch.manual_seed(seed)
-    return MODELS[config.kind][1](config)
-
-
-def _fine_tuned(
-    run: Path, model: str | None, preset: str | None, texts: list[str]
-) -> tuple[Any, Vocabulary | None, Settings]:
-    """A trained model with the settings that were typed, its words, and these settings."""
-    from crossret.models.checkpoints import load_model, model_directory, with_config
-
-    base, vocabulary = load_model(model_directory(run))
-    if model is not None and kind_of(model) != base.kind:
-        raise ValueError(f"--model {model}: the model of --fine-tune {run} is {base.kind}")
-    if preset is None:
-        preset = default_preset(base.kind, dataclasses.asdict(base.config))
-    chosen = parse_settings(base.kind, preset, texts)
-    return with_config(base, chosen.changed(base.config), str(run)), vocabulary, chosen
-
-
-def _check_memory(config: ModelConfig) -> None:
-    """Raise a ValueError where weights, gradients and an optimizer's two averages are known to exceed all memory."""
-    from crossret.models import MODELS
-    from crossret.models.shapes import shapes_alone
-
-    with shapes_alone():
-        numbers = sum(parameter.numel() for parameter in MODELS[config.kind][1](config).parameters())
-    needed, there = 4 * 4 * numbers, system.memory()
-    if there is not None and needed > there:
-        named = [field.name for field in dataclasses.fields(config) if field.metadata.get("size")]
-        sizes = {name: getattr(config, name) for name in named if getattr(config, name) is not None}
-        raise ValueError(
-            f"{', '.join(f'{name} {size}' for name, size in sizes.items())} make a model that takes "
-            f"{needed / 2**30:,.0f} GiB to train; this machine has {there / 2**30:,.0f} GiB"
-        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from crossret.compat.features.rows import Row
 from crossret.data.precomputed import check_image_size
 from crossret.files.arrays import map_array
 from crossret.files.features import FEATURE_DTYPES
+from crossret.progress import Progress
 
 _BLOCK_BYTES = 2**28
 
@@ -43,7 +44,7 @@ class ArrayFile:
         if self._boxes is not None and boxes is not None:
             check_box_shape(boxes, self._boxes, self._features)
 
-    def measure(self, progress: Callable[[int, int], None]) -> tuple[int, int]:
+    def measure(self, progress: Progress) -> tuple[int, int]:
         """As ``Source.measure``."""
         images, regions = self._features.shape[:2]
         return images, regions

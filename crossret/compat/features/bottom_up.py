@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -16,6 +16,7 @@ from crossret.compat.features.rows import Row, read_wanted
 from crossret.data.pictures import ends_of, find_by_ids, names_of
 from crossret.data.precomputed import LARGEST_IMAGE
 from crossret.files.regular import check_regular, open_regular
+from crossret.progress import Progress
 
 _FIELDS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
 _LONGEST_LINE = LARGEST_IMAGE * 3 // 2
@@ -58,7 +59,7 @@ class BottomUpFiles:
         self._wanted = None if ids is None else read_wanted(ids)
         self._found: list[_Line] | None = None
 
-    def measure(self, progress: Callable[[int, int], None]) -> tuple[int, int]:
+    def measure(self, progress: Progress) -> tuple[int, int]:
         """As ``Source.measure``; which lines are of the images that are asked for is found out, too."""
         found: dict[str, _Line] = {}
         wanted = None if self._wanted is None else {end for name in self._wanted for end in (name, *ends_of(name))}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from crossret.compat.features.arrays import check_box_shape
 from crossret.compat.features.rows import Row, undamaged
 from crossret.data.precomputed import LARGEST_IMAGE, check_image_size
 from crossret.files.regular import check_regular
+from crossret.progress import Progress
 
 _BLOCK_BYTES = 2**26
 _SHOWN = 20  # names of data sets that are there, where the one that was asked for is not
@@ -46,7 +47,7 @@ class Hdf5File:
                 _check_written(path, placed, box_dataset)
             self._images, self._regions = stored.shape[:2]
 
-    def measure(self, progress: Callable[[int, int], None]) -> tuple[int, int]:
+    def measure(self, progress: Progress) -> tuple[int, int]:
         """As ``Source.measure``."""
         return self._images, self._regions
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from crossret.compat.features.rows import Row
 from crossret.data.precomputed import LARGEST_IMAGE
+from crossret.progress import Progress
 
 FEATURES = ("features", "feature", "feats", "feat", "x", "image_features", "image_feat", "region_features", "att_feats")
 BOXES = ("boxes", "bboxes", "bbox", "box", "image_bb")
@@ -105,7 +106,7 @@ class Images(ABC):
     def opened(self, number: int) -> AbstractContextManager[Image]:
         """An image, which can be read meanwhile; raises a ValueError that names it where it is malformed."""
 
-    def measure(self, progress: Callable[[int, int], None]) -> tuple[int, int]:
+    def measure(self, progress: Progress) -> tuple[int, int]:
         """As ``Source.measure``."""
         most = 0
         for number in range(self.total):

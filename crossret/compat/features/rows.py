@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossret.files.lines import read_lines
+from crossret.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Source(Protocol):
 
     name: str
 
-    def measure(self, progress: Callable[[int, int], None]) -> tuple[int, int]:
+    def measure(self, progress: Progress) -> tuple[int, int]:
         """How many images there are, and the most regions of one.
 
         Where all has to be looked at, ``progress`` is called with how much of it has been, and how much there is.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
@@ -18,6 +18,7 @@ from crossret.data.precomputed import boxes_path, features_path, ids_path, lengt
 from crossret.files.arrays import write_rows
 from crossret.files.atomic import atomic_write
 from crossret.files.directories import occupied
+from crossret.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def import_features(
     split: str,
     *,
     regions: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Imported:
     """Write ``{split}_ims.npy`` and, of a source that has them, ``{split}_boxes.npy`` and ``{split}_ids.txt``.
 

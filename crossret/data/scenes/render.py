@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from crossret.data.scenes.workers import run_tasks
 from crossret.files.atomic import atomic_write
 from crossret.files.directories import occupied
 from crossret.files.json import read_json
+from crossret.progress import Progress
 
 FORMAT_VERSION = 1
 SCENES_PER_TASK = 10
@@ -33,7 +33,7 @@ def render_scenes(
     seed: int = 0,
     grid: bool = False,
     workers: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> None:
     """Render three splits of scenes into a directory: a new one, an empty one, or one with scenes to replace.
 
@@ -87,7 +87,7 @@ def _render(
     seed: int,
     grid: bool,
     workers: int,
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
 ) -> None:
     manifest = {"format": FORMAT_VERSION, "seed": seed, "counts": counts, "grid": grid}
     _write_manifest(root, {**manifest, "finished": False})

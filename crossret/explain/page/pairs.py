@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,29 +129,15 @@ def _ways_of(maps: Sequence[AttentionMap], words: int, regions: int) -> tuple[Wa
     """The maps of one pair without their padding."""
     made = []
     for attention in maps:
-        weights = _first(attention.weights[0], regions, dim=1)
+        weights, named = _first(attention.weights[0], regions, dim=1), (attention.name, _title(attention.name))
         if attention.queries is not None:
             of_words = attention.word_weights
-            made.append(
-                Way(
-                    attention.name,
-                    _title(attention.name),
-                    _numbers(weights),
-                    attention.queries,
-                    word_weights=None if of_words is None else _numbers(_first(of_words[0], words, dim=1)),
-                )
-            )
+            shades = None if of_words is None else _numbers(_first(of_words[0], words, dim=1))
+            made.append(Way(*named, _numbers(weights), attention.queries, word_weights=shades))
             continue
         cosines = None if attention.relevances is None else _numbers(_first(attention.relevances[0], words))
-        made.append(
-            Way(
-                attention.name,
-                _title(attention.name),
-                _numbers(_first(weights, words)),
-                cosines=cosines,
-                over="words" if attention.name == "i2t" else "regions",
-            )
-        )
+        over: Literal["words", "regions"] = "words" if attention.name == "i2t" else "regions"
+        made.append(Way(*named, _numbers(_first(weights, words)), cosines=cosines, over=over))
     return tuple(made)
 
 

@@ -17,10 +17,10 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from crossret.data.pictures import read_picture
-from crossret.evaluation import Progress
 from crossret.explain.page.contents import Canvas, Page, Pair, Part, Result, Way
-from crossret.explain.scale import DARKEST, DISPLAY_GAMMA, NEARLY_UNIFORM, Scale
+from crossret.explain.page.scale import DARKEST, DISPLAY_GAMMA, NEARLY_UNIFORM, Scale
 from crossret.files.atomic import atomic_write
+from crossret.progress import Progress
 
 # Pixels of the longer side: of pictures that are explained, of which few are larger than many, and of those found.
 _LARGEST, _SMALLEST, _FOUND = 720, 200, 96

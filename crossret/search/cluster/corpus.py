@@ -14,8 +14,8 @@ import ray
 import torch
 from torch import Tensor
 
-from crossret.evaluation import Progress
 from crossret.files.shards import StoredShards
+from crossret.progress import Progress
 from crossret.search.blocks import Scorer, feature_blocks, plain_features, sides
 from crossret.search.cluster.nodes import ClusterError, Nodes
 from crossret.search.cluster.tasks import Run, Search, runs_of, topk_of

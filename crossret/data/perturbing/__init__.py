@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
 from crossret.data.directories import link_file, link_split, list_splits
-from crossret.data.perturbations import drop_words, join_words, shuffle_words
+from crossret.data.perturbing.words import drop_words, join_words, shuffle_words
 from crossret.data.precomputed import OF_CAPTIONS, OF_IMAGES, PrecomputedDataset, captions_path, shows_nothing
 from crossret.data.scenes.grounding import read_grounding
 from crossret.data.scenes.layout import grounding_path, picture_path
@@ -19,6 +19,7 @@ from crossret.data.tagging import DEFAULT_MODEL, load_tagger
 from crossret.data.vocabulary import tokenize
 from crossret.files.atomic import atomic_write
 from crossret.files.directories import new_directory
+from crossret.progress import Progress
 
 RECORD = "perturbation.json"
 
@@ -46,7 +47,7 @@ def perturb_data(
     split: str = "train",
     seed: int = 0,
     tagger: str | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Perturbed:
     """Write ``output`` as ``data`` with the captions of one split perturbed; it is there when it is complete.
 

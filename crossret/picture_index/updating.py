@@ -18,7 +18,6 @@ from torch.nn.utils.rnn import pad_sequence
 from crossret.data.named_encoder import NamedEncoder
 from crossret.data.pictures import pictures_below
 from crossret.data.vocabulary import Vocabulary
-from crossret.evaluation import Progress
 from crossret.extraction.choosing import load_text_encoder
 from crossret.extraction.extracting import EncodedFiles, Options, encode_files
 from crossret.extraction.protocol import PictureEncoder
@@ -29,8 +28,9 @@ from crossret.files.features import OFFSETS, VALUES, StoredItems
 from crossret.files.json import write_json
 from crossret.files.shards import SHARDS, StoredShards
 from crossret.models import Encoded, Matcher, save_model
+from crossret.models.protocol import evaluating
 from crossret.models.texts import reads_texts
-from crossret.picture_index import (
+from crossret.picture_index.files import (
     MODEL_DIRECTORY,
     Picture,
     encoder_of_index,
@@ -40,8 +40,8 @@ from crossret.picture_index import (
     write_index,
     write_pictures,
 )
+from crossret.progress import Progress
 from crossret.search.encoding import write_items
-from crossret.search.items import evaluating
 from crossret.search.manifest import IMAGES, MODEL, Manifest
 from crossret.search.stored import StoredEncoded, stored_vectors, vectors_file
 from crossret_kernels.extending import release_pages

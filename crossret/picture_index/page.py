@@ -7,21 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from crossret.data.batches import Regions
 from crossret.data.prepared import Prepared
 from crossret.encoders import PictureTokens
-from crossret.evaluation import Progress
-from crossret.explain.explanation import Explanation
 from crossret.explain.page.contents import Page, Pair, Result
 from crossret.explain.page.pairs import SIMILARITIES, UNSEEN, UNSHARED, notes_of
 from crossret.explain.page.tokens import Document, late_interaction_pairs
-from crossret.models.texts import new_captions
-from crossret.picture_index import PictureIndex
-from crossret.search.items import evaluating
+from crossret.models.protocol import evaluating
+from crossret.picture_index.index import PictureIndex
+from crossret.progress import Progress
 
 
 def index_page(
@@ -58,15 +54,12 @@ def index_page(
 def _by_model(index: PictureIndex, encoder: PictureTokens, caption: str, found: Sequence[int]) -> list[Pair]:
     retriever = index.retriever
     assert retriever is not None
-    model, text = retriever.model, retriever.encode_text(caption)
-    spans = new_captions(model, [caption], retriever.vocabulary).spans(0)
     explained = []
     for item in found:
-        regions = _regions(index, encoder, item)
-        with evaluating(model):
-            image = model.encode_images(**regions.on(retriever.device))
-        boxes = _boxes(regions)
-        explained.append(Explanation.of(model, image, text, caption, spans=spans, boxes=boxes))
+        regions, boxes = _regions(index, encoder, item)
+        with evaluating(retriever.model):
+            image = retriever.model.encode_images(**regions.on(retriever.device))
+        explained.append(retriever.explain(image, caption, boxes=boxes))
     results = _results(index, found, [explanation.score for explanation in explained])
     return [
         explanation.pair(
@@ -84,20 +77,17 @@ def _by_tokens(index: PictureIndex, encoder: PictureTokens, caption: str, found:
     vectors, words = index.text_encoder().encode_and_spell([caption])
     documents = []
     for item in found:
-        regions, path = _regions(index, encoder, item), index.pictures[item]
-        documents.append(Document(regions.features[0].float().cpu(), path.name, picture=path, boxes=_boxes(regions)))
+        (regions, boxes), path = _regions(index, encoder, item), index.pictures[item]
+        documents.append(Document(regions.features[0].float().cpu(), path.name, picture=path, boxes=boxes))
     return late_interaction_pairs(caption, words[0], vectors.values.float().cpu(), documents)
 
 
 @torch.no_grad()
-def _regions(index: PictureIndex, encoder: PictureTokens, item: int) -> Regions:
+def _regions(index: PictureIndex, encoder: PictureTokens, item: int) -> tuple[Regions, Any]:
+    """Regions of a picture, and their boxes (R, 4) float32, an array."""
     made: Regions = encoder(Prepared([encoder.reader.prepare_file(index.pictures[item])]))
-    return made
-
-
-def _boxes(regions: Any) -> NDArray[np.float32]:
-    boxes: NDArray[np.float32] = regions.boxes[0].cpu().numpy()
-    return boxes
+    assert made.boxes is not None
+    return made, made.boxes[0].cpu().numpy()
 
 
 def _results(index: PictureIndex, found: Sequence[int], scores: Sequence[float]) -> list[Result]:

@@ -17,14 +17,14 @@ from crossret.data.pictures import find_pictures
 from crossret.data.prepared import PictureFiles
 from crossret.data.scenes.grounding import Grounding
 from crossret.data.scenes.layout import picture_path
-from crossret.evaluation import Progress, encode_dataset, retrieval_ranks, score_matrix
+from crossret.evaluation import encode_dataset, retrieval_ranks, score_matrix
 from crossret.explain.explanation import Explanation
 from crossret.explain.page.contents import Curve, Page, Pair, Result
 from crossret.explain.page.pairs import UNSEEN, UNSHARED, notes_of
 from crossret.models.base import tokens_of
 from crossret.models.encoded import Encoded
-from crossret.models.protocol import Matcher
-from crossret.search.items import evaluating
+from crossret.models.protocol import Matcher, evaluating
+from crossret.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -91,13 +91,14 @@ def split_page(
             wanted += [(image, caption) for image in dict.fromkeys([own, *best[:1]])]
             found.update([own, *best])
         pictures = _pictures(corpus, sorted(found), name, photographs, scenes)
+        shown = _Shown(model, corpus, split, k, pictures)
         pairs = []
         for number, (image, caption) in enumerate(wanted, start=1):
             truth = None if grounding is None else grounding[caption]
-            pairs.append(_pair(model, corpus, split, int(t2i[caption]), image, caption, k, pictures, truth))
+            pairs.append(_pair(shown, int(t2i[caption]), image, caption, truth))
             if progress is not None:
                 progress(number, len(wanted))
-    shown = len(dict.fromkeys(captions))
+    different = len(dict.fromkeys(captions))
     counts = f"{_counted(corpus.n_images, 'image')}, {_counted(corpus.n_captions, 'caption')}"
     curves = [
         Curve("captions, by an image", i2t, corpus.n_captions),
@@ -107,7 +108,7 @@ def split_page(
     return Page(
         title=f"Where {model.kind.upper()} looks",
         pairs=pairs,
-        facts=[("model", model.kind), ("split", f"{name}: {counts}"), ("shown", _counted(shown, "caption"))],
+        facts=[("model", model.kind), ("split", f"{name}: {counts}"), ("shown", _counted(different, "caption"))],
         recall=[Curve(curve.name, curve.ranks, last) for curve in curves] if last > 1 else [],
         unseen=UNSEEN,
         unshared=UNSHARED,
@@ -115,17 +116,19 @@ def split_page(
     )
 
 
-def _pair(
-    model: Matcher,
-    corpus: PrecomputedCorpus,
-    split: ScoredSplit,
-    rank: int,
-    image: int,
-    caption: int,
-    k: int,
-    pictures: Mapping[int, Path],
-    truth: Grounding | None,
-) -> Pair:
+@dataclass(frozen=True)
+class _Shown:
+    """A model's split, how many results of each search are shown, and files of images by their numbers."""
+
+    model: Matcher
+    corpus: PrecomputedCorpus
+    split: ScoredSplit
+    k: int
+    pictures: Mapping[int, Path]
+
+
+def _pair(shown: _Shown, rank: int, image: int, caption: int, truth: Grounding | None) -> Pair:
+    model, corpus, split = shown.model, shown.corpus, shown.split
     data, owners = corpus.data, corpus.image_of_caption
     regions = tokens_of(model, corpus.regions(np.array([image])))
     count = regions.features.shape[1] if regions.lengths is None else int(regions.lengths[0])
@@ -139,40 +142,34 @@ def _pair(
     else:
         about, mark = f"caption {caption} with {_name(corpus, image)}, which the model finds first", "found first"
     return explanation.pair(
-        pictures.get(image),
+        shown.pictures.get(image),
         about=about,
         mark=mark,
         right=own and rank == 0,
-        found=_found(corpus, split.scores, image, caption, k, pictures),
+        found=_found(shown, image, caption),
         key=(image, caption),
         is_other=not own,
         objects={} if truth is None or not own else explanation.rows.objects(truth),
     )
 
 
-def _found(
-    corpus: PrecomputedCorpus,
-    scores: NDArray[np.float32],
-    image: int,
-    caption: int,
-    k: int,
-    pictures: Mapping[int, Path],
-) -> dict[str, list[Result]]:
-    """What the model finds for the caption, and for the image."""
+def _found(shown: _Shown, image: int, caption: int) -> dict[str, list[Result]]:
+    """Results of the model for the caption, and for the image."""
+    corpus, scores = shown.corpus, shown.split.scores
     owners, texts = corpus.image_of_caption, corpus.data.captions
     images = [
         Result(
             rank, float(scores[found, caption]), _name(corpus, found), bool(found == owners[caption]),
-            pictures.get(found), key=(found, caption),
+            shown.pictures.get(found), key=(found, caption),
         )
-        for rank, found in enumerate(_best(scores[:, caption], k), start=1)
+        for rank, found in enumerate(_best(scores[:, caption], shown.k), start=1)
     ]  # fmt: skip
     captions = [
         Result(
             rank, float(scores[image, found]), texts[found], bool(owners[found] == image), is_text=True,
             key=(image, found),
         )
-        for rank, found in enumerate(_best(scores[image], k), start=1)
+        for rank, found in enumerate(_best(scores[image], shown.k), start=1)
     ]  # fmt: skip
     return {"Images found for this caption": images, "Captions found for this image": captions}
 
