@@ -1,6 +1,7 @@
 // Products of the first layer and of the matching: rows and panels of float32 or of pairs of bfloat16.
 #pragma once
 #include "gemm/dense.inl"
+#include "gemm/dots.inl"
 #include "heterogeneous_attention/problem.h"
 
 namespace crossret {
