@@ -3,8 +3,8 @@
 
 namespace crossret {
 
-// Whether the processor has tiles and products of bfloat16, and the kernel lets this process keep tiles: Linux wants to
-// be asked, once, before it makes room for them. False on other processors and systems.
+// Whether the processor has tiles and products of bfloat16 and Linux permits this process to use tiles, which it grants
+// on request, once a process. False on other processors and systems.
 bool amx_permitted();
 
 }  // namespace crossret

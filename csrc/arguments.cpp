@@ -25,9 +25,6 @@ namespace {
 
 const char* data_of(const Tensor& tensor) { return static_cast<const char*>(tensor.data_ptr()); }
 
-// torch looks up the operation by its name, which takes as long as scoring a short item.
-Tensor in_order(const Tensor& tensor) { return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor); }
-
 }  // namespace
 
 Ragged::Ragged(Arguments& arguments, bool listed, const char* name)

@@ -1,5 +1,4 @@
-// Arguments of pairwise operations, turned from tensors into what kernels take; what would lead them out of memory is
-// refused here.
+// Arguments of pairwise operations, from tensors to views of their memory; what would lead out of it is refused.
 #pragma once
 #include <torch/csrc/stable/tensor.h>
 

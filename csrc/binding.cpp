@@ -1,4 +1,4 @@
-// Registers with torch's stable ABI which instruction sets there are; operations register themselves.
+// Registers the choice of an instruction set with torch's stable ABI; operations register themselves.
 #include <torch/csrc/stable/library.h>
 
 #include <string>

@@ -1,4 +1,4 @@
-// Operations over two sides as torch calls them: what all take, and their scores and gradients.
+// Operations over two sides as torch calls them: scores and gradients of any operation.
 #pragma once
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
@@ -11,7 +11,7 @@
 
 namespace crossret {
 
-// An Operation takes its own options, makes a call of a batch, and has kernels that score and differentiate it.
+// Scores. An Operation takes its options, turns a batch into a call, and scores and differentiates it.
 template <class Operation, bool listed>
 void scores(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   Arguments arguments(stack, n_arguments);
@@ -31,7 +31,7 @@ void scores(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   stack[0] = torch::stable::detail::from(scores);
 }
 
-// Returns the gradients of regions and words that are wanted, summed up by run(contexts, queries).
+// Returns the wanted gradients of regions and words, to which run(contexts, queries) adds.
 template <class Run>
 void differentiate(const Batch& batch, bool regions_need_grad, bool words_need_grad, StableIValue* stack,
                    const Run& run) {
@@ -47,7 +47,7 @@ void differentiate(const Batch& batch, bool regions_need_grad, bool words_need_g
   stack[1] = torch::stable::detail::from(of_words);
 }
 
-// The gradients of regions and words.
+// Gradients of regions and words.
 template <class Operation>
 void gradients(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   Arguments arguments(stack, n_arguments);

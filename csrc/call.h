@@ -1,4 +1,4 @@
-// The arguments of a call, as torch's stable ABI hands them over.
+// Arguments of a call through torch's stable ABI.
 #pragma once
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/tensor.h>
@@ -10,7 +10,7 @@
 
 namespace crossret {
 
-// Taken in the order in which the operation's schema names them.
+// The arguments, taken in the order of the operation's schema.
 class Arguments {
  public:
   Arguments(StableIValue* stack, uint64_t count) : next_(stack), end_(stack + count) {}
@@ -28,7 +28,7 @@ class Arguments {
   StableIValue* const end_;
 };
 
-// An option by its place among those that Python has for it.
+// An option by its code, its place in Python's list of options.
 template <class Option, size_t n>
 Option chosen(const char* name, const Option (&options)[n], int64_t code) {
   STD_TORCH_CHECK(code >= 0 && code < static_cast<int64_t>(n), "unknown ", name, " ", code);

@@ -19,20 +19,20 @@ namespace {
 
 #if defined(__x86_64__)
 struct Cpuid {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;  // zeros where the processor does not tell
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;  // zeros where the leaf is missing
   explicit Cpuid(unsigned leaf, unsigned part = 0) { __get_cpuid_count(leaf, part, &eax, &ebx, &ecx, &edx); }
 };
 
-// What not every compiler's __builtin_cpu_supports knows by name. Each uses registers of the sets that are asked for
-// first, by the builtin, which looks at what the operating system keeps of them too.
+// Features that not every compiler's __builtin_cpu_supports knows. They use the registers of sets that the builtin has
+// tested before, with the operating system's support.
 bool has_f16c() { return (Cpuid(1).ecx >> 29 & 1u) != 0; }
 #endif
 
 #if defined(CROSSRET_HAS_AVX512BF16)
 bool has_avx512bf16() { return (Cpuid(7, 1).eax >> 5 & 1u) != 0; }
 
-// Whether VDPBF16PS multiplies more a second than FMA does: twice as much on AMD's processors, half as much on Intel's,
-// which are the faster for widening bfloat16 to float32.
+// Whether VDPBF16PS multiplies faster than FMA: twice as fast on AMD's processors, half as fast on Intel's, where
+// bfloat16 is better widened to float32.
 bool bf16_dots_pay() {
   const Cpuid of(0);
   return of.ebx == signature_AMD_ebx && of.ecx == signature_AMD_ecx && of.edx == signature_AMD_edx;
@@ -46,8 +46,8 @@ bool has_neon_bf16() {
 }
 #endif
 
-// What an instruction set is chosen for where none is selected; the third so fast that three products of bfloat16 beat
-// one of float32.
+// Dtypes that an instruction set serves where none is selected. With products_of_bfloat16 three of these are faster
+// than one product of float32.
 enum class Serves { nothing, bfloat16, products_of_bfloat16, everything };
 
 struct InstructionSet {
@@ -55,7 +55,7 @@ struct InstructionSet {
   Serves serves;
 };
 
-// Of those that serve a dtype, the last is the fastest. Never destroyed: threads may score while the process ends.
+// Available sets, from slow to fast. Never destroyed: threads may score while the process exits.
 const std::vector<InstructionSet>& available() {
   static const auto& found = *new std::vector<InstructionSet>([] {
     std::vector<InstructionSet> list{{&base::kernels, Serves::everything}};
@@ -104,7 +104,7 @@ const Kernels& fastest(Dtype dtype, bool split) {
   return *last;
 }
 
-// What was selected: the kernels, or why there are none.
+// A selection: its kernels, or the reason why there are none.
 struct Selection {
   const Kernels* kernels;
   std::string refusal;
@@ -130,7 +130,7 @@ std::vector<std::string> available_isas() {
 }
 
 void select_isa(const std::string& name) {
-  // Never deleted: another thread may be reading the one before.
+  // Never deleted: another thread may be reading the last one.
   selected = name.empty() ? nullptr : new Selection(find(name));
 }
 

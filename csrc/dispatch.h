@@ -1,4 +1,4 @@
-// The instruction sets that kernels are built for, and which of them this processor runs.
+// The instruction sets that kernels are built for, and the choice of one for this processor.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,7 +11,7 @@
 #define CROSSRET_HAS_AVX512BF16
 #endif
 
-// GCC has AMX since its version 11, clang since 12. Linux alone is asked for it.
+// GCC has AMX since its version 11, clang since 12. Only Linux is supported.
 #if defined(__x86_64__) && defined(__linux__) && \
     (defined(__clang__) ? __clang_major__ >= 12 : defined(__GNUC__) && __GNUC__ >= 11)
 #define CROSSRET_HAS_AMX
@@ -23,7 +23,7 @@
 #define CROSSRET_HAS_NEON_BF16
 #endif
 
-// X(instruction set, …) of every one that is built, the faster behind the slower.
+// X(instruction set, …) for every one that is built, from slow to fast.
 #if defined(CROSSRET_EMULATED_AMX)
 #define CROSSRET_EMULATED_SETS(X, ...) X(amx_emulated, __VA_ARGS__)
 #else
@@ -55,8 +55,7 @@
   CROSSRET_BFLOAT16_SETS(X, __VA_ARGS__) \
   CROSSRET_TILE_SETS(X, __VA_ARGS__)
 
-// Defines table_of(kernels): what files of instruction sets call `table`, a struct of an operation's kernels, of the
-// set that `kernels` are of.
+// Defines table_of(kernels): the struct `table` of an operation's kernels, under the instruction set of `kernels`.
 #define CROSSRET_BY_SET(Table, table)                                                           \
   CROSSRET_SETS(CROSSRET_DECLARE_TABLE, Table, table)                                           \
   static const Table& table##_of(const Kernels& kernels) {                                      \
@@ -75,7 +74,7 @@ namespace crossret {
 enum class Set : int { CROSSRET_SETS(CROSSRET_SET_NUMBER, ) };
 #undef CROSSRET_SET_NUMBER
 
-// What every operation over pairs takes of an instruction set.
+// Kernels that all operations over pairs share, under one instruction set.
 struct Kernels {
   const char* isa;
   Set set;
@@ -88,16 +87,14 @@ struct Kernels {
   void (*finish_gradient)(const RaggedView&, int64_t item, int64_t row, const float* sum, void* out);
 };
 
-// Names of the instruction sets that were built and that this processor has or emulates.
+// Names of the instruction sets that are built and that this processor has or emulates.
 std::vector<std::string> available_isas();
 
-// Names the instruction set to run from now on, in every thread and for every dtype; the fastest for each where the
-// name is empty.
+// Selects an instruction set for all threads and dtypes; with an empty name the fastest for each dtype.
 void select_isa(const std::string& name);
 
-// The kernels to run on features of a dtype, float32 as halves of bfloat16 where that is allowed: of the instruction
-// set that is the fastest for it on this processor, or of the one selected. Throws std::runtime_error where that one is
-// unknown or not to be had.
+// Kernels for features of a dtype, under the selected or the fastest instruction set; `split_float32` allows float32 as
+// halves of bfloat16. Throws std::runtime_error where the selected one is unknown or not available.
 const Kernels& kernels(Dtype dtype, bool split_float32);
 
 }  // namespace crossret

@@ -1,6 +1,7 @@
-// What operations ask of tensors wherever these are, and new tensors.
+// Properties of tensors on any device, and new tensors.
 #pragma once
 #include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
 #include <algorithm>
@@ -26,9 +27,14 @@ inline Dtype feature_dtype(const torch::stable::Tensor& values, const char* name
   }
 }
 
-// Where a tensor lies.
+// The tensor, contiguous. torch looks up its own function by name, which takes as long as scoring a short item.
+inline torch::stable::Tensor in_order(const torch::stable::Tensor& tensor) {
+  return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
+}
+
+// A tensor's device.
 struct Place {
-  int32_t type, index;  // the latter means nothing on the CPU
+  int32_t type, index;  // `index` has no meaning on the CPU
 
   static Place of(const torch::stable::Tensor& tensor) {
     Place place{};
@@ -43,7 +49,7 @@ struct Place {
   }
 };
 
-// A contiguous tensor, not filled, without the look-up of torch's own.
+// A contiguous uninitialised tensor, without the look-up of torch's own function by name.
 template <size_t dims>
 torch::stable::Tensor empty(const std::array<int64_t, dims>& sizes, int32_t dtype, const Place& place) {
   std::array<int64_t, dims> strides;
@@ -55,7 +61,7 @@ torch::stable::Tensor empty(const std::array<int64_t, dims>& sizes, int32_t dtyp
   return torch::stable::Tensor(made);
 }
 
-// The same on the CPU.
+// A contiguous uninitialised tensor on the CPU.
 template <size_t dims>
 torch::stable::Tensor empty(const std::array<int64_t, dims>& sizes, int32_t dtype) {
   return empty<dims>(sizes, dtype, {aoti_torch_device_type_cpu(), 0});

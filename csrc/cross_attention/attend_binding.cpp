@@ -13,7 +13,7 @@ namespace {
 
 using torch::stable::Tensor;
 
-// What both operations take, in the order of their schemas, checked.
+// Arguments of both operations, in the order of their schemas.
 class Attending {
  public:
   explicit Attending(Arguments& arguments)
@@ -81,13 +81,13 @@ void attend(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   }
 }
 
-// A gradient of the shape of its results, in order.
+// A gradient of its results' shape, contiguous.
 Tensor given(const Tensor& grad, std::initializer_list<int64_t> shape) {
   STD_TORCH_CHECK(grad.is_cpu() && grad.scalar_type() == torch::headeronly::ScalarType::Float &&
                       grad.dim() == static_cast<int64_t>(shape.size()) &&
                       std::equal(shape.begin(), shape.end(), grad.sizes().begin()),
                   "gradients must be float32 of the results' shapes, on the CPU");
-  return grad.is_contiguous() ? grad : torch::stable::contiguous(grad);
+  return in_order(grad);
 }
 
 void attend_gradients(StableIValue* stack, uint64_t n_arguments, uint64_t) {

@@ -40,7 +40,7 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
 
   CROSSRET_DEVICE explicit AttentionTile(const AttentionProblem& problem) : Base(problem) {}
 
-  // Of every item of queries and context, what similarities are normalised by, of the piece from row `begin` on.
+  // Adds the piece from row `begin` on to the norms' sums of every item of queries and context, in `factors`.
   CROSSRET_DEVICE void measure(const Job& job, int begin) const {
     for (int unit = thread_index(); unit < job.n_queries * job.n_columns; unit += Shape::threads) {
       const int item = unit / job.n_columns, column = unit - item * job.n_columns, at = item * at_.pitch + column;
@@ -67,8 +67,7 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
     }
   }
 
-  // What normalised similarities are multiplied by to be logits of base 2, in place of what `measure` found: by the
-  // same threads.
+  // Factors of logits in place of the norms' sums, by the same threads.
   CROSSRET_DEVICE void finish_factors(const Job& job) const {
     for (int unit = thread_index(); unit < job.n_queries * job.n_columns; unit += Shape::threads) {
       const int item = unit / job.n_columns, at = item * at_.pitch + unit - item * job.n_columns;
@@ -88,14 +87,14 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
     }
   }
 
-  // λn log₂e of a cell, less `shift`: rounded once, so that a large one costs no digits of the difference.
+  // λ n log₂e of a cell minus `shift`, rounded once: a large logit costs no digits of the difference.
   CROSSRET_DEVICE float logit(float s, int at, float shift) const {
     float x = clipped(s, options_.slope);
     if (options_.norm == Norm::softmax) x = approx_exp2((x - floats(at_.greatest)[at]) * kLog2E);
     return fmaf(x, floats(at_.factors)[at], -shift);
   }
 
-  // 16 rows of the tile and an item of contexts, by a warp. Weights take the place of similarities but for gradients.
+  // Relevances of 16 rows to an item of contexts, by a warp. Weights replace similarities, except for gradients.
   CROSSRET_DEVICE void attend_to(const Job& job, int first_row, int item) const {
     const int lane = thread_index() % kWarp, t = lane % 4;
     const int first_column = ints(at_.context_begins)[item];
@@ -108,7 +107,7 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
                                       floats(at_.weights) + rows[1] * at_.pitch + first_column};
     const int factors[2] = {ints(at_.row_items)[rows[0]] * at_.pitch + first_column,
                             ints(at_.row_items)[rows[1]] * at_.pitch + first_column};
-    // The greatest logit, and what rounding left of it: large ones may round by more than exponents can bear.
+    // The greatest logit in two parts, as it is and its rounding error: exponents need both where logits are large.
     float shift[2] = {}, rest[2] = {};
     if (options_.shifted) {
 #pragma unroll
@@ -124,6 +123,7 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
         rest[half] = greatest();
       }
     }
+    // Weights, Σ p s, Σ p, and Σ p² ‖c‖², which ‖a‖² would be of orthogonal contexts.
     float products[2] = {}, totals[2] = {}, squares[2] = {}, orthogonal[2] = {};
     for (int c = t; c < count; c += 4) {
       const float length = may_cancel ? context_length(first_column + c) : 0.0f;
@@ -139,6 +139,7 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
         orthogonal[half] = fmaf(p * length, p * length, orthogonal[half]);
       }
     }
+    // ‖a‖² = pᵀGp, then sums over the lanes of a row.
     add_squares(weights, rows, first_column, count, gram_of(job, item), squares);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -153,13 +154,13 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
       const int at = rows[half] * kRelevancePitch + item;
       if (t == 0) floats(at_.relevances)[at] = relevance.value;
       if (!gradients) continue;
-      // What the softmax takes out of ∂L/∂p is g mean. It is zero but for rounding, which λ and long features would
-      // blow up: made of the very numbers that it is taken out of.
+      // The mean that the softmax takes out of ∂r/∂p. It is zero but for rounding, which λ and long features would
+      // magnify: it is computed from the same rounded numbers.
       float sum = 0.0f;
       for (int c = t; c < count; c += 4) {
         const float weighted = floats(at_.weighted)[rows[half] * at_.pitch + first_column + c];
         const float p = weights[half][c];
-        sum = fmaf(p, of_weight(relevance.of_products, cells[half][c], relevance.of_squares, weighted), sum);
+        sum = fmaf(p, weight_derivative(relevance.of_products, cells[half][c], relevance.of_squares, weighted), sum);
       }
       const float mean = sum_of_row(sum) / fmaxf(totals[half], kTiny);
       if (t != 0) continue;
@@ -183,7 +184,7 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
     for (float& sum : sums) sum += sum;
   }
 
-  // Adds a lane's part of pᵀGp of its two rows, by tensor cores; for gradients Gp is stored.
+  // Adds a lane's part of pᵀGp of its two rows, by tensor cores; stores Gp for gradients.
   CROSSRET_DEVICE void add_squares(const Shared<float> (&cells)[2], const int (&rows)[2], int first_column, int count,
                                    Global<const Chunk> gram, float (&squares)[2]) const {
     using Fine = gpu::Fine<Arithmetic>;
@@ -200,7 +201,7 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
         };
         Fine::weights(weight, heads[i], rests[i]);
       }
-      // Scores take what lies above the diagonal twice: columns from the first of these rows on.
+      // Scores take the upper triangle, off-diagonal terms twice: columns from the first of these rows on.
       for (int group = gradients ? 0 : first * Fine::rows / 8; group < groups; ++group) {
         const int diagonal = 8 * group / Fine::rows - first;
         float sums[4] = {};
@@ -233,7 +234,7 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
     }
   }
 
-  // Makes q·a and ‖a‖² of rows whose weighted contexts cancel from the vectors a = Σ p c themselves.
+  // Computes q·a and ‖a‖² of rows whose weighted contexts cancel from the vectors a = Σ p c themselves.
   CROSSRET_DEVICE void mend(int first_row, int first_column, int count, const float (&orthogonal)[2],
                             float (&products)[2], float (&squares)[2]) const {
     const int lane = thread_index() % kWarp;
@@ -266,7 +267,7 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
     }
   }
 
-  // Adds the piece's relevances to what a thread's pair has (SCAN Eqs. 5–8).
+  // Adds the piece's relevances to the pair of a thread.
   CROSSRET_DEVICE void pool(const Job& job, int begin, Pooled& pooled) const {
     const int query = thread_index() / kMostContexts, context = thread_index() % kMostContexts;
     if (query >= job.n_queries || context >= job.n_contexts) return;

@@ -1,8 +1,8 @@
-// Gradients of stacked cross attention in CUDA (kernels.md §2): similarities are made again, and turned into ∂L/∂S.
+// Gradients of stacked cross attention in CUDA (kernels.md §2): similarities are computed again and turned into ∂L/∂S.
 //
-// A block has a job of contexts and takes a share of the jobs of queries one after the other, so that the gradients of
-// its Gram matrices are added up by it alone. ∂L/∂S is stored, for products with features that follow; so is what each
-// row of queries gets of itself, and of each share of jobs the Gram matrices' gradients. No sum is taken by two blocks.
+// A block has a job of contexts and takes a share of the jobs of queries one after the other. It alone adds to the
+// gradients of its Gram matrices in that share: sums have one order. ∂L/∂S is stored for the products with features
+// that follow, beside the factor of each query's own row in its gradient.
 #pragma once
 #include "cross_attention/attention.cuh"
 
@@ -18,11 +18,11 @@ struct AttentionGradients {
   int64_t context_stride, query_stride;
   Global<T> of_similarities;  // (rows of queries, pitch): beside each row of contexts ∂L/∂S
   int64_t pitch;
-  Global<float> own;                   // (jobs of contexts, rows of queries): negative, what a row gets of itself
+  Global<float> own;                   // (jobs of contexts, rows of queries): −Σ r ∂L/∂r
   Global<float> of_grams;              // (shares, items, apart): ∂L/∂G + its transpose, (L, gram_pitch) of every item
-  int64_t gram_pitch, apart, numbers;  // between numbers of its rows, of items and of shares
+  int64_t gram_pitch, apart, numbers;  // strides of its rows, items and shares
   int n_query_rows, shares;
-  int context_slots, query_slots;  // of an item, some of which may be empty where both have them
+  int context_slots, query_slots;  // of an item; 0 without slots
 };
 
 template <class Shape, class Arithmetic, class T>
@@ -50,18 +50,17 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
   }
 
  private:
-  // What an item in pieces goes through the tile for, one pass over all of them after the other: its norms, its scores,
-  // what its norms pull on, and the gradients. All else does all of it at once.
+  // Passes over an item in pieces: norms, scores, Σ x ∂L/∂n of the norms, gradients. Other jobs take one pass for all.
   enum Pass { kMeasure, kPool, kPull, kTurn };
 
   CROSSRET_DEVICE void differentiate(const Job& job, bool first) const {
     if (!has_gradient(job) || job.n_rows == 0) return pass_by(job, first);
     const bool in_pieces = this->in_pieces(job), normed = options_.norm != Norm::none;
-    Pooled pooled = Pooled::none();
+    Pooled pooled;
     for (int pass = in_pieces && normed ? kMeasure : kPool; pass <= kTurn; ++pass) {
       if (pass == kPull && !(in_pieces && normed)) continue;
       for (int begin = 0; begin < job.n_rows; begin += Shape::rows) {
-        const bool again = in_pieces || pass == kPool;  // else the tile is still there
+        const bool again = in_pieces || pass == kPool;  // else the tile still holds the similarities
         if (again) this->make_similarities(job, begin);
         if (pass == kMeasure || (pass == kPool && begin == 0 && !(in_pieces && normed))) this->measure(job, begin);
         if (pass == kMeasure) continue;
@@ -86,7 +85,7 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
     }
   }
 
-  // Of a hardest-negative loss, and of listed pairs, most jobs have none.
+  // Whether a score of the job has a gradient: under a hardest-negative loss most jobs have none.
   CROSSRET_DEVICE bool has_gradient(const Job& job) const {
     const int query = thread_index() / kMostContexts, context = thread_index() % kMostContexts;
     const bool there = query < job.n_queries && context < job.n_contexts;
@@ -98,6 +97,7 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
                 (job.first_context + context) * made_.context_stride + (job.first_query + query) * made_.query_stride);
   }
 
+  // Stores zeros for a job without gradients.
   CROSSRET_DEVICE void pass_by(const Job& job, bool first) const {
     for (int begin = 0; begin < job.n_rows; begin += Shape::rows) {
       this->load_rows(job, begin);
@@ -113,7 +113,7 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
     if (first) clear_grams(job);
   }
 
-  // Of slots that are empty: products with features, which are zeros there, go over them.
+  // Stores zeros for empty slots, which the products with features read.
   CROSSRET_DEVICE void clear_slots(const Job& job) const {
     const int slots = made_.context_slots, columns = job.n_contexts * slots;
     if (slots == 0) return;
@@ -148,8 +148,8 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
     return {floats(at_.pooled)[kPairs + pair], floats(at_.pooled)[pair], floats(at_.pooled)[2 * kPairs + pair]};
   }
 
-  // ∂L/∂r of the piece's rows, NaN of a pair whose gradient is no number, or which has one and is not finite.
-  // Those of items without contexts reach nothing.
+  // ∂L/∂r of the piece's rows: NaN of a pair whose gradient is not finite, or which has one and whose features are not
+  // finite. Items without contexts pass none on.
   CROSSRET_DEVICE void find_relevance_gradients(const Job& job, int begin) const {
     const int rows = rows_of(job, begin);
     for (int unit = thread_index(); unit < Shape::rows * job.n_contexts; unit += Shape::threads) {
@@ -174,9 +174,10 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
     return job.n_rows - begin < Shape::rows ? job.n_rows - begin : Shape::rows;
   }
 
-  // What makes of a row and an item of contexts' similarities and weights their gradients.
+  // Factors of the gradients of a row and an item of contexts.
   struct RowFactors {
-    float gradient, of_products, of_squares, mean, spoilt;  // of q·a, NaN of what is no number
+    float gradient, of_products, of_squares, mean;
+    float product;  // ∂L/∂(q · a); NaN where the relevance's gradient is
   };
   CROSSRET_DEVICE RowFactors row_factors(int row, int context) const {
     const int at = row * kRelevancePitch + context;
@@ -188,21 +189,21 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
   }
   CROSSRET_DEVICE static float number_or_zero(float x) { return x == x ? x : 0.0f; }
 
-  // ∂L/∂(λn) of a cell times λ.
+  // ∂L/∂n of a cell.
   CROSSRET_DEVICE float of_logit(const RowFactors& row, float s, int cell) const {
-    const float gradient = of_weight(row.of_products, s, row.of_squares, floats(at_.weighted)[cell]);
-    const float of_exponent = floats(at_.weights)[cell] * (gradient - row.mean);
+    const float of_weight = weight_derivative(row.of_products, s, row.of_squares, floats(at_.weighted)[cell]);
+    const float of_exponent = floats(at_.weights)[cell] * (of_weight - row.mean);
     return bounded(options_.lambda_softmax * (row.gradient * of_exponent), kMostGradient);
   }
 
-  // What a cell's normalised similarity goes by in its norm's gradient: itself, of the softmax its share.
+  // The cell's value in its norm's gradient: x, or n of the softmax.
   CROSSRET_DEVICE float in_norm(float s, int at) const {
     const float x = clipped(s, options_.slope);
     if (options_.norm != Norm::softmax) return x;
     return approx_exp2((x - floats(at_.greatest)[at]) * kLog2E) * inverse(floats(at_.norms)[at]);
   }
 
-  // An item of queries and a context: which rows of the piece it has.
+  // A column of an item of queries: its rows [from, to) of the piece.
   struct Column {
     int query, column, context, at, from, to;
   };
@@ -219,7 +220,7 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
     }
   }
 
-  // Σ x ∂L/∂n along an item's queries, of the softmax Σ n ∂L/∂n.
+  // Adds the piece to Σ x ∂L/∂n along an item's queries, of the softmax Σ n ∂L/∂n.
   CROSSRET_DEVICE void pull(const Job& job, int begin) const {
     each_column(job, begin, [&](const Column& own) {
       float sum = begin > 0 ? static_cast<float>(floats(at_.pulls)[own.at]) : 0.0f;
@@ -232,7 +233,7 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
     });
   }
 
-  // Similarities become ∂L/∂S: every thread has its own columns of items, as in `pull`.
+  // ∂L/∂S in place of similarities; a thread has the same columns as in `pull`.
   CROSSRET_DEVICE void turn_similarities(const Job& job, int begin) const {
     each_column(job, begin, [&](const Column& own) {
       const bool normed = options_.norm != Norm::none;
@@ -246,13 +247,13 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
         float gradient = of_logit(factors, s, cell);
         if (normed) gradient = norm.through(options_.norm, gradient, in_norm(s, own.at));
         if (!(s > 0.0f)) gradient *= options_.slope;
-        gradient += factors.spoilt * floats(at_.weights)[cell];
+        gradient += factors.product * floats(at_.weights)[cell];
         floats(at_.similarities)[cell] = gradient * floats(at_.row_scales)[row] * column_scale;
       }
     });
   }
 
-  // Twice ∂L/∂‖a‖² of a row.
+  // 2 ∂L/∂‖a‖² of a row.
   CROSSRET_DEVICE float of_square(int row, int context) const {
     const int at = row * kRelevancePitch + context;
     return bounded(0.0f - number_or_zero(floats(at_.gradients)[at]) * floats(at_.of_squares)[at], kMostFactor);
@@ -272,7 +273,7 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
       const int count = ints(at_.context_begins)[context + 1] - first_column;
       const int groups = fragment_columns(count), units = (count + 15) / 16 * groups;
       const Global<float> to = grams_of(job, context);
-      // Warps go on with the next item's where one's end.
+      // Warps continue with the next item's units.
       for (; unit < units; unit += Shape::warps) {
         const int left = unit / groups * 16, right = unit % groups * 8;
         const auto weight = [&](int row, int c) -> float {
@@ -283,21 +284,21 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
         for (int row = 0; row < rows; row += Fine::rows) {
           float of_squares[Fine::of_lane];
 #pragma unroll
-          for (int k = 0; k < Fine::of_lane; ++k) {  // behind the piece zero, as the gradients of relevances are
+          for (int k = 0; k < Fine::of_lane; ++k) {  // zero behind the piece, as the gradients of relevances are
             of_squares[k] = of_square(row + t + 4 * k, context);
           }
           const Chunk b = Fine::fragment([&](int k) { return weight(row + t + 4 * k, right + g); });
           uint32_t heads[4], rests[4];
           Fine::weights([&](int half, int k) { return of_squares[k] * weight(row + t + 4 * k, left + g + 8 * half); },
                         heads, rests);
-          sync_warp();  // lanes may have left cells out before, and multiply together
+          sync_warp();  // lanes diverge in `weight`, and multiply together
           const uint32_t head[2] = {b.words[0], b.words[1]}, rest[2] = {b.words[2], b.words[3]};
           multiply<typename Fine::Factor>(sums, heads, rest);
           multiply<typename Fine::Factor>(sums, rests, head);
           multiply<typename Fine::Factor>(sums, heads, head);
         }
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {  // eight columns of a row are a sector
+        for (int half = 0; half < 2; ++half) {  // eight columns of a row are one sector of memory
           const int r = left + g + 8 * half;
           if (r >= count) continue;
           const auto cell = Global<Two<float>>(to + (int64_t{r} * made_.gram_pitch + right + 2 * t));
@@ -313,7 +314,7 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
     }
   }
 
-  // Of a share that has no rows of queries.
+  // Stores zeros for a share whose first job has no gradients.
   CROSSRET_DEVICE void clear_grams(const Job& job) const {
     for (int context = 0; context < job.n_contexts; ++context) {
       const int64_t count = ints(at_.context_begins)[context + 1] - ints(at_.context_begins)[context];
@@ -335,7 +336,7 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
     }
   }
 
-  // −Σ r ∂L/∂r of every row, of items of contexts by whose attended vector it moves.
+  // −Σ r ∂L/∂r of every row, over items of contexts whose relevance depends on ‖a‖.
   CROSSRET_DEVICE void store_own(const Job& job, int begin) const {
     const int rows = rows_of(job, begin);
     for (int row = thread_index(); row < rows; row += Shape::threads) {

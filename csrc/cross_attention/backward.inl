@@ -1,51 +1,45 @@
-// Backward pass of stacked cross attention over one rectangle of pairs, down to the gradients of the similarities
-// (kernels.md §2). Everything is recomputed; what it leaves is turned into the features' gradients by
-// feature_gradients.inl.
+// Backward pass of stacked cross attention, a group of contexts by a block of queries, from gradients of scores to
+// those of similarities (kernels.md §2). The forward pass is computed again; feature_gradients.inl goes on to the
+// features.
 #pragma once
 #include "cross_attention/forward.inl"
 
 namespace crossret {
 namespace CROSSRET_ISA {
 
+// Workspace of the backward pass.
 struct AttentionBackwardBuffers {
   AttentionBuffers forward;
   QueryGradients grads;
-  float* attended;        // U p or Cᵀ p, by its rows × queries
+  float* attended;        // U p or Cᵀ p, rows × queries
   float* weight_grads;    // G p; then ∂L/∂n, contexts × queries
   float* scaled_weights;  // 2 ∂L/∂(pᵀGp) · p, contexts × queries
   float* weight_panels;   // pᵀ as panels
   float* row;             // the queries of one item
-  // Of the gradients of more than scores: those of the weights, contexts × queries; contexts as floats, where their
-  // layout has others; and where contexts and the gradients of attended vectors lie.
-  float* given;
-  float* contexts;
-  const float** rows;
+  // Where more than scores has gradients; else null.
+  float* given;        // ∂L/∂(p / Σ p), contexts × queries
+  float* contexts;     // contexts as floats, where the layout has pairs
+  const float** rows;  // addresses of contexts and of the gradients of attended vectors
+
+  AttentionBackwardBuffers(const CrossAttentionCall& call, Workspace& memory) : forward(call, memory) {
+    const int64_t most = call.limits.rows, columns = call.limits.columns, tile = most * columns,
+                  dim = call.contexts.dim;
+    for (float** array : {&grads.relevance, &grads.product, &grads.twice_square, &grads.own, &row}) {
+      *array = memory.floats(columns);
+    }
+    attended = memory.floats((most > dim ? most : dim) * columns);
+    weight_grads = memory.floats(tile);
+    scaled_weights = memory.floats(tile);
+    weight_panels = memory.floats(pad_columns(most) * columns);
+    const bool more = call.given.there();
+    given = more ? memory.floats(tile) : nullptr;
+    contexts = memory.floats(more && call.context_layout.pairs() ? most * pad_row(dim) : 0);
+    rows = memory.addresses<const float>(more ? most + columns : 0);
+  }
 };
 
-static AttentionBackwardBuffers take_backward_buffers(const CrossAttentionCall& call, Workspace& memory) {
-  const Limits& limits = call.limits;
-  const int64_t tile = limits.rows * limits.columns;
-  AttentionBackwardBuffers buffers{};
-  buffers.forward = take_attention_buffers(call, memory);
-  for (float** grads : {&buffers.grads.relevance, &buffers.grads.product, &buffers.grads.twice_square,
-                        &buffers.grads.own, &buffers.row}) {
-    *grads = memory.floats(limits.columns);
-  }
-  buffers.attended =
-      memory.floats((limits.rows > call.contexts.dim ? limits.rows : call.contexts.dim) * limits.columns);
-  buffers.weight_grads = memory.floats(tile);
-  buffers.scaled_weights = memory.floats(tile);
-  buffers.weight_panels = memory.floats(pad_columns(limits.rows) * limits.columns);
-  if (call.given.there()) {
-    buffers.given = memory.floats(tile);
-    buffers.contexts = memory.floats(call.context_layout.pairs() ? limits.rows * pad_row(call.contexts.dim) : 0);
-    buffers.rows = reinterpret_cast<const float**>(memory.floats(2 * (limits.rows + limits.columns)));
-  }
-  return buffers;
-}
-
-// ∂L/∂ the weights p / Σ p of one context item and a block: what is given of the weights themselves, and through the
-// attended vectors. The relevances gain what is given of them.
+// ∂L/∂(p / Σ p) of one context item and a block: the caller's gradients of weights, and those of attended vectors times
+// contexts. Gradients of relevances gain the caller's.
 static void given_gradients(const CrossAttentionCall& call, const CrossAttentionGradients& out, const Rectangle& pairs,
                             const ContextGroup& group, int64_t item, int64_t row, const QueryBlock& block,
                             AttentionBackwardBuffers& buffers) {
@@ -95,7 +89,7 @@ static void given_gradients(const CrossAttentionCall& call, const CrossAttention
   }
 }
 
-// One context item against one block: its pairs' similarity gradients, and its own Gram gradient summed up.
+// One context item and a block: the similarities' gradients of its pairs, and its Gram matrix's, which is added to.
 static void backward_block(const CrossAttentionCall& call, const CrossAttentionGradients& out, const Rectangle& pairs,
                            const ContextGroup& group, int64_t item, int64_t row, const Factor& factor,
                            const QueryBlock& block, AttentionBackwardBuffers& buffers) {
@@ -105,6 +99,7 @@ static void backward_block(const CrossAttentionCall& call, const CrossAttentionG
   QueryGradients& grads = buffers.grads;
   const int64_t rows = factor.n, ld = tile.ld, last = block.first + block.count;
   attend(options, call.queries, pairs, factor, block, tile, queries, buffers.attended);
+  // G p from U p or Cᵀ p.
   const Right attended{buffers.attended, kPanel, ld};
   const Store gram_weights{buffers.weight_grads, ld, false};
   if (factor.triangular) {
@@ -112,6 +107,7 @@ static void backward_block(const CrossAttentionCall& call, const CrossAttentionG
   } else {
     multiply(rows, block.columns, AllOf{factor.rows}, factor.transposed(), attended, gram_weights);
   }
+  // ∂L/∂r, then ∂L/∂n.
   int64_t c0 = 0;
   for (int64_t q = block.first; q < last; ++q) {
     const int64_t n = call.queries.length(pairs.queries[q]);
@@ -125,11 +121,12 @@ static void backward_block(const CrossAttentionCall& call, const CrossAttentionG
     logit_gradients(options.lambda_softmax, rows, tile, queries, block.norms, j, grads, buffers.given,
                     buffers.weight_grads, buffers.scaled_weights);
   }
-  // ∂L/∂G of this item: Σ over queries of 2 ∂L/∂(pᵀGp) · p pᵀ.
+  // ∂L/∂G + its transpose: Σ over queries of 2 ∂L/∂(pᵀGp) p pᵀ.
   transpose_to_panels(tile.weights, ld, rows, block.columns, buffers.weight_panels);
   multiply(rows, rows, AllOf{block.columns}, {buffers.scaled_weights, ld, 1},
            {buffers.weight_panels, block.columns * kPanel, kPanel},
            Store{out.gram_grads + out.gram_offsets[pairs.slot(item, block.first)], gram_row(rows), true});
+  // ∂L/∂s of every pair, and what feature gradients need besides.
   c0 = 0;
   for (int64_t q = block.first; q < last; ++q) {
     const int64_t n = call.queries.length(pairs.queries[q]), slot = pairs.slot(item, q), ldo = gram_row(n);
@@ -156,7 +153,7 @@ static void backward_block(const CrossAttentionCall& call, const CrossAttentionG
 static void cross_attention_backward(const CrossAttentionCall& call, const CrossAttentionGradients& out,
                                      const Rectangle& pairs, const ContextGroup& group, const QueryBlock& block,
                                      Workspace& memory) {
-  AttentionBackwardBuffers buffers = take_backward_buffers(call, memory);
+  AttentionBackwardBuffers buffers(call, memory);
   for_each_context(call, pairs, group, block, buffers.forward, [&](int64_t item, int64_t row, const Factor& factor) {
     backward_block(call, out, pairs, group, item, row, factor, block, buffers);
   });

@@ -26,7 +26,7 @@ struct CrossAttention {
 
 using torch::stable::Tensor;
 
-// Scores by factors that are kept: (contexts, longest, row stride), float32.
+// Scores from kept factors, (contexts, longest, row stride) float32.
 void factored_scores(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   Arguments arguments(stack, n_arguments);
   const auto factors = arguments.take<Tensor>();

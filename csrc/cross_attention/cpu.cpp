@@ -40,7 +40,7 @@ Steps steps_of(const Kernels& kernels, const CrossAttentionCall& call) {
   return steps;
 }
 
-// The gradients of a chunk's attended vectors, an item for each pair; without items where none are given.
+// The gradients of a chunk's attended vectors, an item for each pair; without items where there are none.
 RaggedView given_side(const CrossAttentionCall& call, const BackwardChunk& chunk, std::vector<Item>& items) {
   RaggedView side{};
   side.dim = call.contexts.dim;
@@ -87,7 +87,7 @@ void run_chunk(const Kernels& kernels, const CrossAttentionCall& call, const Bac
   std::vector<Item> attended;
   std::vector<float> of_scores = chunk.grads;
   for (int64_t k = 0; more && k < chunk.pairs.size(); ++k) of_scores[k] = grads.of_pair(chunk.places[k]);
-  std::fill_n(gram_grads, grams, 0.0f);  // summed up; of the others every one is written
+  std::fill_n(gram_grads, grams, 0.0f);  // added to; the other arrays are written
   const CrossAttentionGradients kept{
       of_scores.data(), similarity_grads,    similarity_offsets.data(), query_coefs, query_offsets.data(),
       gram_grads,       gram_offsets.data(), chunk.places.data(),       weights,     given_side(call, chunk, attended)};
@@ -141,7 +141,7 @@ void differentiate_cross_attention(const Kernels& kernels, CrossAttentionCall ca
     return rows * gram_row(columns) + columns + more;
   };
   const auto context_floats = [&](int64_t context) { return gram_floats(call.contexts.length(context)); };
-  constexpr float one = 1;  // pairs whose scores have no gradient are left out, but for what else was made of them
+  constexpr float one = 1;  // no pair is left out where more than its score may have a gradient
   const ScoreGradients wanted = call.given.there() ? ScoreGradients{&one, 0, 0} : grads;
   const BackwardProblem problem{call, pairs, wanted, context_gradient, query_gradient, pair_floats, context_floats};
   run_backward(problem, [&](const BackwardChunk& chunk) { run_chunk(kernels, call, problem, grads, chunk); });

@@ -1,4 +1,4 @@
-// Stacked cross attention on the CPU: what runs on one thread is the kernels', what lies around it is here.
+// Stacked cross attention on the CPU: plans, threads and workspaces around the kernels.
 #pragma once
 #include "cross_attention/problem.h"
 #include "dispatch.h"
@@ -6,14 +6,14 @@
 
 namespace crossret {
 
-// Fills call.scores: (context, query) at context_stride and query_stride, or those listed; of these call.made too.
+// Fills call.scores: (context, query) at context_stride and query_stride, or listed pairs; and call.made of these.
 void score_cross_attention(const Kernels& kernels, CrossAttentionCall call, const PairList* pairs,
                            int64_t context_stride, int64_t query_stride);
 
-// Fills (items, longest, ld) of `out` with the factors of a side's Gram matrices, zeros where they have none.
+// Fills `out` (items, longest, ld) with the triangular factors of a side's Gram matrices, padded with zeros.
 void keep_factors(const Kernels& kernels, const RaggedView& side, int64_t longest, int64_t ld, float* out);
 
-// Of listed pairs also by the gradients that call.given holds.
+// Adds the gradients of all pairs or of listed ones, of these with call.given's.
 void differentiate_cross_attention(const Kernels& kernels, CrossAttentionCall call, const PairList* pairs,
                                    const ScoreGradients& grads, SideGradient& context_gradient,
                                    SideGradient& query_gradient);

@@ -17,25 +17,22 @@ namespace gpu {
 namespace {
 
 constexpr int kProductBytes = 64;           // rows are packed to a multiple of it
-constexpr int kMostQueriesOfLong = 4;       // beside long contexts: what they are normalised by takes shared memory
-constexpr float kLargestFreeLogit = 20.0f;  // weights of exp(±20) squared keep their digits, whatever lengths are
-// Beyond these the greatest logit has all the weight, and what logits are made of could overflow: λ log₂e, divided by a
-// norm of at least 1e-8 where there is one.
+constexpr int kMostQueriesOfLong = 4;       // items of a job with long contexts, whose norms take shared memory
+constexpr float kLargestFreeLogit = 20.0f;  // squares of weights exp(±20) keep their digits: no maximum is subtracted
+// Bounds of |λ|. Beyond them the greatest logit has all the weight, and λ log₂e / ε could overflow.
 constexpr float kMostLambda = 1e30f, kMostLambdaUnnormed = 2e38f;
 
-// 128 queries by 144 contexts; float32's own products take more registers. Longer items of contexts leave room for
-// fewer queries.
+// Tiles of 128 queries by 144 contexts; IEEE products of float32 take more registers. Longer items of contexts leave
+// room for fewer queries.
 using Tall = TileShape<4, 2, 2, 9, kProductBytes, 4, 2>;
 using TallIeee = TileShape<4, 2, 2, 5, kProductBytes, 3, 1>;
 using Flat = TileShape<2, 4, 1, 4, kProductBytes, 4, 2>;
 using Flattest = TileShape<1, 8, 1, 2, kProductBytes, 4, 1>;
-// Of float32 it would spill.
+// Flat would spill registers with float32 features.
 template <class Arithmetic>
 using Flatter = std::conditional_t<std::is_same_v<typename Features<Arithmetic>::Element, float>, Flattest, Flat>;
-// The same of gradients, which keep three tiles.
+// For gradients, which keep three tiles.
 using Half = TileShape<2, 4, 2, 5, kProductBytes, 3, 1>;
-
-int element_bytes(Dtype dtype) { return dtype == Dtype::float32 ? 4 : 2; }
 
 // Calls run(element) with an element of the features' dtype.
 template <class Run>
@@ -52,7 +49,7 @@ void by_dtype(Dtype dtype, const Run& run) {
 
 int blocks_for(int count, int size) { return std::max((count + size - 1) / size, 1); }
 
-// run(arithmetic) of products of packed rows.
+// Calls run(arithmetic) with the arithmetic of products of packed rows.
 template <class Run>
 void by_arithmetic(Dtype packed, bool tfloat32, const Run& run) {
   switch (packed) {
@@ -89,7 +86,7 @@ PackedRows packed_rows(const PackedPart& side, const Stream& stream) {
           input<PackedItem>(stream, "items", side.items, side.part.n_items)};
 }
 
-// Of the Gram matrix of the longest item: as many as every item has a place for.
+// Fragments of the longest item's Gram matrix: every item has room for as many.
 int64_t fragments_of(const Part& part, Dtype packed, bool tfloat32) {
   int64_t count = 0;
   by_arithmetic(packed, tfloat32, [&](auto arithmetic) {
@@ -98,7 +95,7 @@ int64_t fragments_of(const Part& part, Dtype packed, bool tfloat32) {
   return count;
 }
 
-// What jobs have at most, and where the parts of a block's shared memory begin.
+// Bounds of jobs, and the layout of a block's shared memory.
 struct Tiling {
   JobSizes sizes;
   AttentionMemory memory;
@@ -112,8 +109,8 @@ Tiling tiling_of(int longest, bool softmax, bool gradients) {
           AttentionMemory::of<Shape>(columns, most_queries, softmax, gradients)};
 }
 
-// run(shape, its tiling) of the largest tile that fits in a block's shared memory. Items of more contexts than
-// a tall tile has columns never take the largest.
+// Calls run(shape, its tiling) with the largest tile that fits in a block's shared memory. Items longer than a tall
+// tile's columns never take the largest.
 template <class Arithmetic, bool gradients, class Run>
 void by_shape(int longest, bool softmax, int most_shared, const Run& run) {
   using Whole = std::conditional_t<std::is_same_v<Arithmetic, Ieee>, TallIeee, Tall>;
@@ -132,7 +129,7 @@ void by_shape(const AttentionCall& call, const Stream& stream, const Run& run) {
                                   stream.most_shared, run);
 }
 
-// A part's jobs, of items in slots of as many as fit `rows`.
+// A part's jobs: from the table, or with slots as many items as fit in `rows`.
 JobBounds jobs_of(const char* name, const Part& part, const JobTable& table, int rows, int most, int& count,
                   const Stream& stream) {
   JobBounds jobs{};
@@ -222,7 +219,7 @@ int most_attended_rows(bool gradients, int most_shared) {
 }
 
 int packed_dim(int dim, Dtype dtype) {
-  const int step = kProductBytes / element_bytes(dtype);
+  const int step = kProductBytes / static_cast<int>(element_bytes(dtype));
   return blocks_for(dim, step) * step;
 }
 
@@ -262,7 +259,7 @@ void score_attention(const AttentionCall& call, const OrderedPairs& listed, floa
                      const Stream& stream) {
   ListedPairs pairs{};
   if (listed.count != 0) {
-    // Enough for a tile to be filled again and again, and for every multiprocessor to have some.
+    // Pairs of a block: several tiles of them, and some for every multiprocessor.
     const int64_t share = std::clamp<int64_t>(listed.count / (int64_t{8} * stream.multiprocessors), 4, 64);
     pairs = {input<int64_t>(stream, "pairs", listed.items, 2 * listed.count),
              input<int64_t>(stream, "order", listed.order, listed.count), listed.count, static_cast<int>(share)};
@@ -298,7 +295,7 @@ GradientParts gradient_parts(const AttentionCall& call, const Stream& stream) {
 void differentiate_attention(const AttentionCall& call, const GradientsOfAttention& made, const Stream& stream) {
   by_arithmetic(call.queries.dtype, call.choices.tfloat32, [&](auto arithmetic) {
     using Arithmetic = decltype(arithmetic);
-    if constexpr (!std::is_same_v<Arithmetic, Float16>) {  // which has too little room: packed as float32
+    if constexpr (!std::is_same_v<Arithmetic, Float16>) {  // its range is too small: it is packed as float32
       by_shape<Arithmetic, true>(call, stream, [&](auto shape, const Tiling& tiling) {
         using Shape = decltype(shape);
         using T = typename Features<Arithmetic>::Element;

@@ -1,5 +1,5 @@
-// Stacked cross attention on a GPU over tensors. Of what kernels rely on, shapes, dtypes and places are checked here;
-// numbers in tables are the plan's, which Python makes of checked lengths.
+// Stacked cross attention on a GPU over tensors. Shapes, dtypes and devices are checked here; tables are the planner's,
+// which Python makes of checked lengths.
 #include <optional>
 #include <string>
 #include <tuple>
@@ -19,9 +19,9 @@ namespace {
 using OptionalTensor = std::optional<torch::stable::Tensor>;
 
 // clang-format off
-// As `gpu::Part` has them.
+// Fields of `gpu::Part`.
 #define CROSSRET_PART_NUMBERS(X) X(first) X(items) X(rows) X(longest) X(slots)
-// Of a call: whether rows are packed as float32, whatever features are, and `gpu::AttentionChoices`.
+// Whether rows are packed as float32 whatever the features' dtype, and fields of `gpu::AttentionChoices`.
 #define CROSSRET_CHOICE_NUMBERS(X) \
   X(wide) X(tfloat32) X(empty_score) X(normalize) X(raw_feature_norm) X(clip_slope) X(lambda_softmax) X(pooling) \
   X(lambda_lse)
@@ -66,7 +66,7 @@ Choices choices_of(const Tensor& numbers) {
   return made;
 }
 
-// Features, or their gradients, and what tells where rows of theirs lie.
+// Features, or their gradients, of a part.
 gpu::RaggedPart ragged_part(const Tensor& features, const OptionalTensor& extents, const OptionalTensor& places,
                             const OptionalTensor& starts, const gpu::Part& part) {
   const int64_t dims = features.dim();
@@ -100,9 +100,7 @@ int32_t code_of(Dtype dtype) {
                                     : aoti_torch_dtype_float16();
 }
 
-int64_t bytes_of(Dtype dtype) { return dtype == Dtype::float32 ? 4 : 2; }
-
-// Parts of one memory, each from a multiple of 128 bytes on; without any it counts what they take.
+// One allocation handed out in pieces aligned to 128 bytes; without memory it counts them.
 class Room {
  public:
   explicit Room(void* memory) : memory_(static_cast<char*>(memory)) {}
@@ -120,13 +118,12 @@ class Room {
   int64_t used_ = 0;
 };
 
-// A packed part is one tensor (more than its rows, dim): packed rows, and behind them all that is told of them.
-// Allocating takes the host as long as a launch.
+// A packed part is one tensor, rows followed by the other arrays: an allocation takes the host as long as a launch.
 gpu::PackedPart packed_in(Room& room, const gpu::Part& part, Dtype dtype, int dim, const Choices& choices,
                           bool contexts) {
   gpu::PackedPart packed{};
   packed.part = part, packed.dtype = dtype, packed.dim = dim;
-  packed.rows = room.bytes(gpu::in_eights(part.n_rows) * dim * bytes_of(dtype));
+  packed.rows = room.bytes(gpu::in_eights(part.n_rows) * dim * element_bytes(dtype));
   packed.norms = room.bytes<float>(4 * int64_t{part.n_rows});
   packed.powers = room.bytes<float>(choices.normalize ? 4 * int64_t{part.n_rows} : 0);
   packed.items = room.bytes(part.n_items * gpu::packed_item_bytes());
@@ -143,7 +140,7 @@ gpu::PackedPart packed_part(const Tensor& packed, const gpu::Part& part, const C
   const Dtype dtype = feature_dtype(packed, "packed rows");
   Room room(packed.mutable_data_ptr());
   const gpu::PackedPart made = packed_in(room, part, dtype, static_cast<int>(packed.size(1)), choices, contexts);
-  STD_TORCH_CHECK(room.used() <= packed.numel() * bytes_of(dtype), "packed rows come with what is told of them");
+  STD_TORCH_CHECK(room.used() <= packed.numel() * element_bytes(dtype), "packed rows come with what is told of them");
   return made;
 }
 
@@ -175,19 +172,19 @@ gpu::AttentionCall call_of(const Tensor& scores, const Tensor& contexts, const T
   return call;
 }
 
-// Of all pairs, up to the last one's place.
+// Elements of the scores of all pairs, up to the last one.
 int64_t extent(const gpu::AttentionCall& call) {
   return 1 + (call.contexts.part.n_items - 1) * call.context_stride +
          (call.queries.part.n_items - 1) * call.query_stride;
 }
 
-// A line each: names of numbers in order, or the name of a constant and its values.
+// Lines for Python: names of numbers in order, and constants with their values.
 std::string attention_told() {
   return gpu::attention_constants() + "attention_part" + PartNumbers::names + "\nattention_choices" +
          ChoiceNumbers::names + "\n";
 }
 
-// As steps.py says of them.
+// `gpu::job_sizes` as a list; `packed` numbers the dtypes.
 std::vector<int64_t> attention_job_sizes(int64_t packed, bool tfloat32, bool softmax, int64_t longest, bool gradients,
                                          int64_t most_shared) {
   constexpr Dtype dtypes[] = {Dtype::float32, Dtype::bfloat16, Dtype::float16};
@@ -210,7 +207,7 @@ Tensor pack_side(Tensor features, OptionalTensor extents, OptionalTensor places,
   STD_TORCH_CHECK(gpu::in_eights(side.part.n_rows) * dim < int64_t{1} << 32, "a part has too many packed rows");
   Room counted(nullptr);
   packed_in(counted, side.part, dtype, dim, chosen, contexts);
-  const int64_t row_bytes = dim * bytes_of(dtype);
+  const int64_t row_bytes = dim * element_bytes(dtype);
   Tensor packed = empty<2>({(counted.used() + row_bytes - 1) / row_bytes, dim}, code_of(dtype), Place::of(features));
   const gpu::CurrentStream stream(features);
   gpu::pack(side, features.const_data_ptr(), chosen, packed_part(packed, side.part, chosen, contexts), stream);

@@ -1,5 +1,5 @@
-// Gradients of features from what their packed rows have summed up: by way of Gram matrices, of themselves and of their
-// lengths.
+// Gradients of features from the sums of their packed rows: the Gram matrices' part is added, then the part along each
+// row, and the result stored as features lie.
 #pragma once
 #include "cross_attention/attention.cuh"
 
@@ -8,15 +8,15 @@ namespace gpu {
 
 struct GramGradients {
   Global<const float> values;     // (shares, items, apart): (L, pitch) of every item
-  int64_t pitch, apart, numbers;  // between numbers of rows, of items and of shares
+  int64_t pitch, apart, numbers;  // strides of rows, items and shares
   int shares;
 };
 
 constexpr int kRowWarps = 8, kRowThreads = kRowWarps * kWarp;  // of a block
-// Rows and columns of a warp that adds products of Gram matrices, of which a lane has pairs.
+// Rows and columns that a warp of `add_gram_products` takes; a lane has pairs of columns.
 constexpr int kProductRows = 4, kProductPairs = 4, kProductColumns = 2 * kProductPairs * kWarp;
 
-// Adds (∂L/∂G + its transpose) C to the sums of an item's rows. A context that is read serves all rows of a warp.
+// Adds (∂L/∂G + its transpose) C to the sums of an item's rows. Each context is read once for all rows of a warp.
 template <class T>
 CROSSRET_KERNEL(kRowThreads, 4)
 add_gram_products(CROSSRET_PARAMETER PackedRows side, CROSSRET_PARAMETER GramGradients grams, Global<float> sums,
@@ -31,7 +31,7 @@ add_gram_products(CROSSRET_PARAMETER PackedRows side, CROSSRET_PARAMETER GramGra
   const int64_t from = block_x() * grams.apart + int64_t{row} * grams.pitch;
   float added[kProductRows][kProductPairs][2] = {};
   for (int begin = 0; begin < item.count; begin += kWarp) {
-    float own[kProductRows];  // of one context a lane
+    float own[kProductRows];  // gradients of the lane's context, summed over shares
 #pragma unroll
     for (int r = 0; r < kProductRows; ++r) {
       own[r] = 0.0f;
@@ -75,13 +75,12 @@ add_gram_products(CROSSRET_PARAMETER PackedRows side, CROSSRET_PARAMETER GramGra
 
 struct RowSums {
   Global<const float> sums;           // (rows, dim)
-  Global<const float> norms, powers;  // as rows were packed with
-  Global<const float> own;            // (parts, rows): negative, what rows get of themselves; null where none do
+  Global<const float> norms, powers;  // of the packed rows
+  Global<const float> own;            // (parts, rows): −Σ r ∂L/∂r; null for contexts
   int parts, n_rows, dim;
 };
 
-// Adds rows' sums to their gradients, where the rows lie: `destination` is where features lie, and what `pack_rows`
-// took.
+// Stores the gradients of rows at `destination`, the features' layout as `pack_rows` took it.
 template <class T, class Out>
 CROSSRET_KERNEL(kRowThreads, 4)
 store_gradients(CROSSRET_PARAMETER PackedRows side, CROSSRET_PARAMETER RowSums given,
@@ -96,14 +95,14 @@ store_gradients(CROSSRET_PARAMETER PackedRows side, CROSSRET_PARAMETER RowSums g
   const float share = length > 0.0f ? 1.0f / length : 0.0f;
   float along = 0.0f, scale = 1.0f;
   if (destination.normalize) {
-    // What is not along the row is left, divided by its length.
+    // Through x / ‖x‖: the part along the row is removed, the rest divided by the length.
     for (int d = lane; d < given.dim; d += kWarp) along = fmaf(load(sums, d), widened(load(from, d)) * share, along);
     along = 0.0f - sum_of_warp(along);
     scale = load(given.powers, row);
   } else if (given.parts != 0) {
     for (int part = lane; part < given.parts; part += kWarp)
       along += load(given.own, int64_t{part} * given.n_rows + row);
-    along = sum_of_warp(along) / fmaxf(length, kTiny);  // twice: the square itself may be out of range
+    along = sum_of_warp(along) / fmaxf(length, kTiny);  // divided twice: the square may be out of range
   }
   const Global<Out> to = out + destination.element(block_x(), place);
   const float own_share = destination.normalize ? share : 1.0f / fmaxf(length, kTiny);

@@ -1,5 +1,5 @@
-// From the similarities' gradients to those of the features: the last step of the backward pass of stacked cross
-// attention (kernels.md §2), one item and one slice of columns at a time, so that no two workers write to one place.
+// Gradients of features from those of similarities, the last step of the backward pass of stacked cross attention
+// (kernels.md §2). A task takes some items and one slice of columns: no two tasks write to one place.
 #pragma once
 #include "cross_attention/backward.inl"
 #include "pairs/feature_gradients.inl"
@@ -7,21 +7,21 @@
 namespace crossret {
 namespace CROSSRET_ISA {
 
-constexpr int64_t kPartnerRows = 256;  // rows of partners that are packed together, but for the last one's
+constexpr int64_t kPartnerRows = 256;  // rows of partners packed together; the last one may exceed it
 constexpr int64_t kPartners = 64;
 
 // Successive partners of a group, packed once for all its items.
 struct PackedPartners {
   int64_t count;
-  const float* panels;      // of one partner behind the other
-  int64_t rows[kPartners];  // of each
+  const float* panels;      // partner by partner
+  int64_t rows[kPartners];  // of each partner
 };
 
-// slice += Σ ds · partner for one item of the group, in registers over all the partners: the slice is gone over once.
+// slice += Σ ds · partner for one item of the group, summed in registers over all packed partners.
 struct PartnerSum {
   const PackedPartners& partners;
   const float* const* ds;  // of each partner
-  bool attends;            // ds is contexts × queries, and the item's rows are the queries
+  bool attends;            // whether the item's rows are the queries; ds is contexts × queries
   int64_t item_rows;
   float* slice;
 
@@ -41,8 +41,8 @@ struct PartnerSum {
   }
 };
 
-// slices, one item's behind the other's, += Σ grads · partner for `count` items of `own` with the same partners, items
-// of `other`; those of item k with its p-th partner are at grads(k, p).
+// slices, item by item, += Σ grads(k, p) · partner p, for `count` items k of `own` with the same partners, items of
+// `other`.
 template <class Grads>
 static void add_partners(const RaggedView& own, const int64_t* items, int64_t count, const RaggedView& other,
                          const int64_t* partners, int64_t n_partners, bool attends, int64_t k0, int64_t columns,
@@ -67,8 +67,8 @@ static void add_partners(const RaggedView& own, const int64_t* items, int64_t co
   }
 }
 
-// What an item's own rows get: from the Gram matrix where they are attended to, from the cosine's norm where they
-// attend.
+// slice += the multiples of an item's own rows in its gradient: by the Gram matrix of contexts, by the cosine's norm of
+// queries.
 static void add_own_rows(const CrossAttentionGradients& from, const RaggedView& own, const ItemPairs& jobs, int64_t job,
                          bool attends, int64_t k0, int64_t columns, float* scratch, float* slice) {
   const int64_t item = jobs.items[job], rows = own.length(item);
@@ -99,7 +99,7 @@ static float* take_slices(const Operands& call, Workspace& memory) {
   return memory.floats((longest > kGroupRows ? longest : kGroupRows) * kSlice);
 }
 
-// Adds the items of a group, columns [k0, k0 + kSlice): Σ over their pairs ds · partner, and what their own rows get.
+// Adds columns [k0, k0 + kSlice) of the gradients of a group's items.
 static void cross_attention_feature_gradients(const CrossAttentionCall& call, const CrossAttentionGradients& from,
                                               bool of_contexts, const ItemPairs& jobs, const JobGroup& group,
                                               int64_t k0, Workspace& memory) {
@@ -120,7 +120,7 @@ static void cross_attention_feature_gradients(const CrossAttentionCall& call, co
   float* slice = slices;
   for (int64_t k = 0; k < group.count; ++k) {
     const int64_t job = group.first + k, item = jobs.items[job];
-    if (of_contexts && from.attended.items != nullptr) {  // weights · ∂L/∂attended, whose rows are each pair's own
+    if (of_contexts && from.attended.items != nullptr) {  // weights · ∂L/∂attended, rows of each pair
       add_partners(
           own, items + k, 1, from.attended, jobs.slots + offsets[k], offsets[k + 1] - offsets[k], false, k0, columns,
           [&](int64_t, int64_t p) { return from.weights + offset(k, p); }, panels, slice);
@@ -131,9 +131,11 @@ static void cross_attention_feature_gradients(const CrossAttentionCall& call, co
   }
 }
 
-static void forward_memory(const CrossAttentionCall& call, Workspace& memory) { take_attention_buffers(call, memory); }
+static void forward_memory(const CrossAttentionCall& call, Workspace& memory) { AttentionBuffers(call, memory); }
 
-static void backward_memory(const CrossAttentionCall& call, Workspace& memory) { take_backward_buffers(call, memory); }
+static void backward_memory(const CrossAttentionCall& call, Workspace& memory) {
+  AttentionBackwardBuffers(call, memory);
+}
 
 static void feature_memory(const CrossAttentionCall& call, Workspace& memory) {
   take_panels(call, memory);

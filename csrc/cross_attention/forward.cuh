@@ -1,21 +1,21 @@
-// Scores of stacked cross attention in CUDA: a block a job, or some listed pairs.
+// Scores of stacked cross attention in CUDA: a block takes a job, or some listed pairs.
 #pragma once
 #include "cross_attention/attention.cuh"
 
 namespace crossret {
 namespace gpu {
 
-// Of all pairs, item of contexts c and of queries q at c · context_stride + q · query_stride; else of listed ones.
+// Scores of all pairs, contexts c and queries q at c · context_stride + q · query_stride; or of listed pairs in order.
 struct Scores {
   Global<float> at;
   int64_t context_stride, query_stride;
 };
 
 struct ListedPairs {
-  Global<const int64_t> items;  // (pairs, 2): of contexts and of queries
-  Global<const int64_t> order;  // (pairs): places of pairs by their items of contexts
+  Global<const int64_t> items;  // (pairs, 2): items of contexts and of queries
+  Global<const int64_t> order;  // (pairs): places of the pairs sorted by their items of contexts
   int64_t count;                // 0 where all pairs are scored
-  int a_block;                  // pairs that a block takes
+  int a_block;                  // pairs of a block
 };
 
 template <class Shape, class Arithmetic>
@@ -27,7 +27,7 @@ class AttendBlock : AttentionTile<Shape, Arithmetic, false> {
   CROSSRET_DEVICE AttendBlock(const AttentionProblem& problem, const ListedPairs& pairs, const Scores& scores)
       : Tile(problem), pairs_(pairs), scores_(scores) {}
 
-  // One of all jobs, or some listed pairs.
+  // Scores one job, or some listed pairs.
   CROSSRET_DEVICE void run() const {
     const int64_t first = int64_t{block_x()} * pairs_.a_block;
     const int64_t end = first + pairs_.a_block < pairs_.count ? first + pairs_.a_block : pairs_.count;
@@ -46,12 +46,11 @@ class AttendBlock : AttentionTile<Shape, Arithmetic, false> {
   }
 
  private:
-  // Blocks run through some of contexts' jobs with the same one of queries, whose rows others then read too, while they
-  // are in the second cache.
+  // Successive blocks take one job of queries with eight of contexts, so that they share rows in the L2 cache.
   CROSSRET_DEVICE void choose(Job& job) const {
-    constexpr int abreast = 8;
-    const int first = block_x() / (abreast * problem_.n_query_jobs) * abreast;
-    const int left = problem_.n_context_jobs - first, wide = left < abreast ? left : abreast;
+    constexpr int shared_by = 8;
+    const int first = block_x() / (shared_by * problem_.n_query_jobs) * shared_by;
+    const int left = problem_.n_context_jobs - first, wide = left < shared_by ? left : shared_by;
     const int within = block_x() - first * problem_.n_query_jobs;
     this->describe_queries(job, within / wide);
     this->choose_contexts(job, first + within % wide);
@@ -72,14 +71,14 @@ class AttendBlock : AttentionTile<Shape, Arithmetic, false> {
     if (thread_index() < job.n_queries) this->describe_query(job, lane, item, rows - item.count);
   }
 
-  // Of listed pairs the first is `first_pair` of their order.
+  // `first_pair` is the place in the order of the first listed pair.
   CROSSRET_DEVICE void score(Job& job, int64_t first_pair) const {
     this->describe_contexts(job);
     sync_block();
     this->count_rows(job);
-    // Norms of an item in pieces are found in a first pass over them.
+    // An item in pieces takes two passes: norms, then relevances.
     const bool measured = this->in_pieces(job) && options_.norm != Norm::none;
-    Pooled pooled = Pooled::none();
+    Pooled pooled;
     for (int pass = measured ? 0 : 1; pass < 2; ++pass) {
       for (int begin = 0; begin < job.n_rows; begin += Shape::rows) {
         this->make_similarities(job, begin);

@@ -6,28 +6,25 @@
 namespace crossret {
 namespace CROSSRET_ISA {
 
+// Workspace of the forward pass.
 struct AttentionBuffers {
-  float* similarities;  // of all contexts of a group
+  float* similarities;  // group × block
   DotBuffers dots;
-  AttentionTile tile;  // of one item
+  AttentionTile tile;  // one item × block
   Queries queries;
-  float** attended;  // where those of a block go
+  float** attended;  // destinations of the block's attended vectors
+
+  AttentionBuffers(const Operands& operands, Workspace& memory) {
+    const int64_t rows = operands.limits.rows, columns = operands.limits.columns;
+    similarities = memory.floats(rows * columns);
+    dots = operands.dots ? take_dot_buffers(operands, memory) : DotBuffers{};
+    tile = {nullptr, memory.floats(rows * columns), columns, memory.floats(rows * V::width)};
+    queries = take_queries(columns, memory);
+    attended = memory.addresses<float>(columns);
+  }
 };
 
-static AttentionBuffers take_attention_buffers(const Operands& operands, Workspace& memory) {
-  const Limits& limits = operands.limits;
-  AttentionBuffers buffers{};
-  buffers.similarities = memory.floats(limits.rows * limits.columns);
-  if (operands.dots) buffers.dots = take_dot_buffers(operands, memory);
-  buffers.tile.weights = memory.floats(limits.rows * limits.columns);
-  buffers.tile.ld = limits.columns;
-  buffers.tile.last_features = memory.floats(limits.rows * V::width);
-  buffers.queries = take_queries(limits.columns, memory);
-  buffers.attended = reinterpret_cast<float**>(memory.floats(2 * limits.columns));
-  return buffers;
-}
-
-// Calls visit(place, row) for every place of an item; row is −1 where there is none.
+// Calls visit(place, row) for every place of an item in results; row is −1 at places without a valid row.
 template <class Visit>
 static inline void each_place(const Item& item, int64_t places, const Visit& visit) {
   int64_t r = 0;
@@ -41,7 +38,7 @@ static inline void clear(float* x, int64_t n) {
   for (int64_t i = 0; i < n; i += V::width) V::store(x + i, V::zero(), n - i);
 }
 
-// Where the attended vectors of a block's queries go; those of queries that are not there are zero.
+// Finds the destinations of a block's attended vectors; stores zeros at places without a query.
 static void place_attended(const CrossAttentionCall& call, const Rectangle& pairs, int64_t item,
                            const QueryBlock& block, float** to) {
   const AttentionOf<float>& made = call.made;
@@ -58,7 +55,7 @@ static void place_attended(const CrossAttentionCall& call, const Rectangle& pair
   }
 }
 
-// Weights and relevances of one pair, whose queries are the columns from c0 on.
+// Stores weights and relevances of one pair, whose queries are the columns from c0 on.
 static void keep_attention(const CrossAttentionCall& call, const AttentionTile& tile, const Queries& queries,
                            const Item& contexts, const Item& attending, int64_t slot, int64_t c0) {
   const AttentionOf<float>& made = call.made;
@@ -74,8 +71,8 @@ static void keep_attention(const CrossAttentionCall& call, const AttentionTile& 
   });
 }
 
-// Calls visit(index of the item, its first row in the group, its factor) for every context item of a group, its
-// similarities with the block in the tile.
+// Calls visit(index of the item, its first row in the group, its factor) for every context item of a group, whose
+// similarities with the block are in the tile.
 template <class Visit>
 static void for_each_context(const Operands& operands, const Rectangle& pairs, const ContextGroup& group,
                              const QueryBlock& block, AttentionBuffers& buffers, const Visit& visit) {
@@ -93,7 +90,7 @@ static void for_each_context(const Operands& operands, const Rectangle& pairs, c
 
 static void cross_attention_forward(const CrossAttentionCall& call, const Rectangle& pairs, const ContextGroup& group,
                                     const QueryBlock& block, Workspace& memory) {
-  AttentionBuffers buffers = take_attention_buffers(call, memory);
+  AttentionBuffers buffers(call, memory);
   const CrossAttentionOptions& options = call.options;
   if (call.made.attended) buffers.queries.attended = buffers.attended;
   for_each_context(call, pairs, group, block, buffers, [&](int64_t item, int64_t, const Factor& factor) {

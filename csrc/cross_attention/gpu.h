@@ -9,51 +9,53 @@
 namespace crossret {
 namespace gpu {
 
-// Successive items of a side: rows once packed, and those that an item has at most. `slots` are those that each takes,
-// so that nothing has to be known of lengths, or 0 where tables say where items begin.
+// Successive items of a side, cut so that its packed rows are bounded.
 struct Part {
-  int first, n_items, n_rows, longest, slots;
+  int first, n_items;
+  int n_rows;   // packed
+  int longest;  // rows of an item, at most
+  int slots;  // packed rows of every item, for which no lengths have to be known; 0 where tables say where items begin
 };
 
-// Rows up to a multiple of eight, behind a part's own zeros: cuBLAS has kernels for Hopper where sides whose elements
-// follow one another, and strides, are of whole 16 bytes, and takes those of earlier cards elsewhere.
+// Rows rounded up to eights, with zeros behind a part's own: cuBLAS uses its kernels for Hopper only where sizes and
+// strides are multiples of 16 bytes.
 constexpr int64_t in_eights(int count) { return (count + int64_t{7}) / 8 * 8; }
 
-// Where features of a part lie.
+// The features of a part, n items of rows, as tensors over the boundary hold them.
 struct RaggedPart {
   Part part;
   Dtype dtype;
-  int64_t elements;                 // that may be read from where features begin
-  int64_t item_stride, row_stride;  // elements; of packed features the first is 0
-  bool packed;                      // items follow one another; else each begins at the first stride
+  int64_t elements;                 // in memory, from the first feature on
+  int64_t item_stride, row_stride;  // elements; 0 and row stride of features with offsets
+  bool packed;                      // whether features have offsets; else they are padded
   int dim;
-  int64_t all_items, most;  // items of the side, rows that an item may have
-  const int64_t* extents;   // packed: offsets (all items + 1), else lengths (all items); null: all have `most`
-  const int64_t* places;    // (all items, most): where in its item a row lies, of a mask; else null
-  const int32_t* starts;    // (all items + 1): where items begin once packed; null with slots
+  int64_t all_items, most;  // items of the side, rows of an item at most
+  const int64_t* extents;   // offsets (all items + 1) or lengths (all items); null where all items have `most` rows
+  const int64_t* places;    // (all items, most): rows of an item that a mask leaves; else null
+  const int32_t* starts;    // (all items + 1): first packed rows of items; null with slots
 };
 
-// What a call computes with.
+// Options of a call.
 struct AttentionChoices {
   CrossAttentionOptions options;
   bool normalize;
-  bool tfloat32;  // whether products of float32 may be made so
+  bool tfloat32;  // whether products of float32 may use TF32
   float empty_score;
 };
 
-// A part's rows packed, in this dtype; see `pack.cuh`.
+// A part's packed rows, of this dtype, and what `pack.cuh` stores beside them.
 struct PackedPart {
   Part part;
   Dtype dtype;
   int dim;
-  void* rows;  // `in_eights`
+  void* rows;  // (in_eights(part.n_rows), dim)
   float *norms, *powers;
   void* items;
-  void* grams;  // of contexts, else null; `flags` is what is told of their items
+  void* grams;  // Gram matrices of contexts; null for queries, as `flags`
   int32_t* flags;
 };
 
-// (jobs + 1) items at which a part's jobs begin, counted from its first; of no use with slots.
+// First items of a part's jobs, counted from its first item (jobs + 1); empty with slots.
 struct JobTable {
   const int32_t* begins;
   int count;
@@ -67,56 +69,55 @@ struct AttentionCall {
 };
 
 struct OrderedPairs {
-  const int64_t *items, *order;  // (count, 2) items of contexts and queries, and their places by contexts
+  const int64_t *items, *order;  // (count, 2) items of contexts and queries; places of the pairs sorted by contexts
   int64_t count;                 // 0 for all pairs
 };
 
-// Of packed rows: features rounded up to what products take at a time.
+// Elements of packed rows: features rounded up to what products take at a time.
 int packed_dim(int dim, Dtype dtype);
 
 int64_t packed_item_bytes();
 
-// Of the Gram matrices of contexts.
+// Bytes of the Gram matrices of contexts.
 int64_t gram_bytes(const Part& part, Dtype packed, bool tfloat32);
 
-// Fills the packed part, Gram matrices included.
+// Fills the packed part, and its Gram matrices where it has them.
 void pack(const RaggedPart& side, const void* features, const AttentionChoices& choices, const PackedPart& out,
           const Stream& stream);
 
-// What host code cuts calls up by, a line each: a name and its values.
+// Constants of the planner in Python, a line each: a name and its values.
 std::string attention_constants();
 
-// What jobs of a pass have at most, beside items of contexts of up to `longest` rows: as the largest tile that fits so
-// much shared memory has them.
+// Bounds of a job: rows and items of either side.
 struct JobSizes {
   int query_rows, context_rows, most_queries, most_contexts;
 };
+// Bounds for the largest tile that fits in `most_shared` bytes of shared memory, with contexts of up to `longest` rows.
 JobSizes job_sizes(Dtype packed, bool tfloat32, bool softmax, int longest, bool gradients, int most_shared);
 
-// Of an item of contexts, whatever the call computes with.
+// Rows of an item of contexts that fit in `most_shared` bytes of shared memory, whatever the options.
 int most_attended_rows(bool gradients, int most_shared);
 
-// Fills the scores: (contexts, queries) by their strides, of listed pairs one after the other.
+// Fills the scores: (contexts, queries) by their strides, or (pairs).
 void score_attention(const AttentionCall& call, const OrderedPairs& pairs, float* scores, int64_t n_scores,
                      const Stream& stream);
 
-// Between rows of what a Gram matrix pulls on, where eight columns are a sector, and its numbers.
+// Row stride and size of a Gram matrix's gradients: eight columns are one sector of memory.
 constexpr int64_t gram_pitch(int longest) { return in_eights(longest); }
 constexpr int64_t numbers_of_gram(int longest) { return longest * gram_pitch(longest); }
 
-// What similarities and Gram matrices pull on, of all pairs; see `backward.cuh`.
+// Gradients of similarities and Gram matrices of all pairs; see `backward.cuh`.
 struct GradientsOfAttention {
   const float* grad_scores;
   int64_t n_scores;
-  void* of_similarities;  // (rows of queries, pitch), bfloat16 of such features, else float32
+  void* of_similarities;  // (rows of queries, pitch), bfloat16 for bfloat16 features, else float32
   int64_t pitch;
   float* own;       // (jobs of contexts, rows of queries)
-  float* of_grams;  // (shares, contexts' items, rows of the longest, gram_pitch of them)
+  float* of_grams;  // (shares, items of contexts, longest, gram_pitch(longest))
   int shares;
 };
 
-// How many jobs of contexts there are, and in how many shares of jobs of queries gradients of Gram matrices are to be
-// made.
+// Jobs of contexts, and shares of the jobs of queries in which gradients of Gram matrices are summed.
 struct GradientParts {
   int context_jobs, shares;
 };
@@ -124,8 +125,8 @@ GradientParts gradient_parts(const AttentionCall& call, const Stream& stream);
 
 void differentiate_attention(const AttentionCall& call, const GradientsOfAttention& made, const Stream& stream);
 
-// Stores gradients of features, given what their packed rows have summed up (rows, dim), to which the Gram matrices'
-// part is added first where there is one. `own` has so many parts.
+// Stores gradients of features from `sums` (rows, dim) of their packed rows, to which the Gram matrices' part is added
+// first unless it is null. `own` is (own_parts, rows).
 void finish_gradients(const RaggedPart& side, const PackedPart& packed, bool normalize, float* sums, const float* own,
                       int own_parts, const float* of_grams, int shares, void* out, const Stream& stream);
 

@@ -1,9 +1,9 @@
 // Gram matrices of items of contexts, pᵀGp of which is ‖a‖² (kernels.md §1), as fragments of the tensor cores.
 //
-// A fragment is some rows and 8 columns of G, a chunk a lane, every number as two, its head and what rounding left of
-// it, so that three products keep its digits: 16 of them as bfloat16, 22 as TF32 where features are float16, or float32
-// whose products are to be IEEE's. Of 8 rows lane g * 4 + t has t and 4 + t, and of 8 columns g / 2 + g % 2 * 4: the
-// order in which `attention.cuh` reads weights. Fragments of a column of them follow one another.
+// A fragment is some rows and 8 columns of G, a chunk a lane. Every number is split into a head and a rest, its
+// rounding error, so that three products keep 16 bits of bfloat16 features, or 22 in TF32 of float16 and IEEE float32
+// ones. Lane g * 4 + t has rows t and 4 + t of 8, and column g / 2 + g % 2 * 4 of 8: the order in which `attention.cuh`
+// reads weights. Fragments of one column group follow one another.
 #pragma once
 #include "cross_attention/pack.cuh"
 
@@ -12,23 +12,23 @@ namespace gpu {
 
 using GramTile = TileShape<2, 2, 2, 4, 64, 3, 4>;
 
-constexpr int kBroken = 1, kMayCancel = 2;  // what is told of an item of contexts
-// Rows lie so that pairs of cells of four rows, and four cells of eight, are in all banks.
+constexpr int kBroken = 1, kMayCancel = 2;  // flags of an item of contexts: not finite, weighted sums may cancel
+// The pitch avoids bank conflicts of pairs of cells of four rows, and of four cells of eight.
 constexpr int kGramBlock = GramTile::rows, kGramPitch = kGramBlock + 8;
 constexpr int kGramBytes = kGramBlock * kGramPitch * 4;
 constexpr int kGramMemory = kGramBytes > GramTile::ring_bytes ? kGramBytes : GramTile::ring_bytes;
-// Below this part of what orthogonal contexts would make it, Σp²‖c‖², pᵀGp is a small difference of large terms, and is
-// made of the attended vector itself. G is off by some u √D ‖c‖²: ‖a‖² by that over this part.
+// pᵀGp below this part of Σ p² ‖c‖², its value for orthogonal contexts, is a small difference of large terms, and the
+// attended vector is computed instead. G is off by about u √D ‖c‖², ‖a‖² by that over this part.
 constexpr float kCancelled = 0.125f;
 
 CROSSRET_DEVICE float low_of(uint32_t pair) { return float_of(static_cast<int>(pair << 16)); }
 CROSSRET_DEVICE float high_of(uint32_t pair) { return float_of(static_cast<int>(pair & 0xFFFF0000u)); }
 
-// Heads and rests of the operands of a product after that of features.
+// Split operands of the Gram products, by the arithmetic of the features' product.
 template <class Arithmetic>
 struct Fine {
   using Factor = BFloat16;
-  static constexpr int rows = 16, of_lane = 4;  // of a fragment
+  static constexpr int rows = 16, of_lane = 4;  // rows of a fragment, and those of a lane
 
   CROSSRET_DEVICE static void split(float low, float high, uint32_t& head, uint32_t& rest) {
     head = pack_bfloat16(low, high);
@@ -74,11 +74,11 @@ struct Fine<Ieee> {
   }
 };
 
-// Whose products keep digits that bfloat16's halves would lose.
+// Float16 has more digits than two bfloat16 keep.
 template <>
 struct Fine<Float16> : Fine<Ieee> {};
 
-// Of an item of so many contexts.
+// Groups of rows and of columns of an item of `count` contexts.
 template <class Arithmetic>
 CROSSRET_DEVICE int fragment_rows(int count) {
   return (count + Fine<Arithmetic>::rows - 1) / Fine<Arithmetic>::rows;
@@ -87,11 +87,11 @@ CROSSRET_DEVICE int fragment_columns(int count) { return (count + 7) / 8; }
 
 struct Grams {
   Global<Chunk> fragments;
-  int64_t apart;      // of an item's first fragment and the next one's
+  int64_t apart;      // fragments from item to item
   Global<int> flags;  // (items)
 };
 
-// A block of 64 × 64 of the matrix of an item; of those of several blocks nothing is known of vectors that cancel.
+// A block of 64 × 64 of an item's matrix. An item of several blocks always has kMayCancel.
 template <class Arithmetic>
 CROSSRET_KERNEL(GramTile::threads, GramTile::blocks)
 gram_matrices(CROSSRET_PARAMETER PackedRows side, CROSSRET_PARAMETER Grams grams, int dim, int blocks, bool normalize) {
@@ -106,6 +106,7 @@ gram_matrices(CROSSRET_PARAMETER PackedRows side, CROSSRET_PARAMETER Grams grams
   const auto rows_from = [&](int first) {
     return [=](int row) { return first + row < item.count ? (item.first + first + row) * row_chunks : int64_t{-1}; };
   };
+  // Product of the block.
   Accumulators<GramTile> sums;
   multiply_tiles<GramTile, Arithmetic>(sums, operand(side.rows, rows_from(first_row)),
                                        operand(side.rows, rows_from(first_column)), dim * element, shared_at<Chunk>(0));
@@ -115,6 +116,7 @@ gram_matrices(CROSSRET_PARAMETER PackedRows side, CROSSRET_PARAMETER Grams grams
     const float norm = norm_of(row);
     return normalize ? (norm > 0.0f ? 1.0f / norm : 0.0f) : norm > 0.0f ? 1.0f : 0.0f;
   };
+  // Scaled to unit rows, in shared memory.
   Shared<float> block = shared_at<float>(0);
   sums.each_pair(kGramBlock, [&](int row, int column, float left, float right) {
     const float scale = scale_of(first_row + row);
@@ -125,7 +127,7 @@ gram_matrices(CROSSRET_PARAMETER PackedRows side, CROSSRET_PARAMETER Grams grams
   constexpr int fragment = Fine<Arithmetic>::rows;
   const int steps = fragment_rows<Arithmetic>(item.count), columns = fragment_columns(item.count);
   const Global<Chunk> to = grams.fragments + number * grams.apart * kWarp;
-  // Rows of the block are columns of fragments: the matrix is symmetric.
+  // Fragments, whose columns are the block's rows: the matrix is symmetric.
   constexpr int block_steps = kGramBlock / fragment, block_columns = kGramBlock / 8;
   for (int f = warp; f < block_steps * block_columns; f += GramTile::warps) {
     const int step = first_column / fragment + f % block_steps, group = first_row / 8 + f / block_steps;
@@ -137,6 +139,7 @@ gram_matrices(CROSSRET_PARAMETER PackedRows side, CROSSRET_PARAMETER Grams grams
     });
     store(to, (int64_t{group} * steps + step) * kWarp + lane, made);
   }
+  // Flags of the item.
   if (!first_block) return;
   bool broken = false, may_cancel = item.count > kGramBlock;
   for (int row = thread; row < item.count; row += GramTile::threads) {
@@ -144,7 +147,7 @@ gram_matrices(CROSSRET_PARAMETER PackedRows side, CROSSRET_PARAMETER Grams grams
     broken = broken || norm != norm;
   }
   if (!may_cancel && thread < item.count) {
-    // By Gershgorin's circles pᵀGp is at least 1 − opposed of Σp²‖c‖², as no p is negative.
+    // By Gershgorin's circles pᵀGp is at least 1 − opposed of Σ p² ‖c‖², as no p is negative.
     float opposed = 0.0f;
     for (int other = 0; other < item.count; ++other) {
       const float length = normalize ? 1.0f : norm_of(thread) * norm_of(other);

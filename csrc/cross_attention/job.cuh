@@ -1,5 +1,5 @@
-// Jobs of stacked cross attention in CUDA and their similarities: some items of queries, or one that is longer than a
-// tile and passes through it in pieces, by some items of contexts, whose rows are the tile's columns. Rows come packed
+// Jobs of stacked cross attention in CUDA and their similarities. A job is some items of queries, the rows of a tile,
+// by some items of contexts, its columns. An item of queries longer than a tile is taken in pieces. Rows come packed
 // (`pack.cuh`): finite, aligned, padded with zeros.
 #pragma once
 #include "cross_attention/gram.cuh"
@@ -11,16 +11,16 @@ namespace gpu {
 constexpr int kMostQueries = 16, kMostContexts = 16;  // items of a job: sums over them are half a warp's
 constexpr int kRelevancePitch = kMostContexts + 1;
 
-// Where the parts of a block's shared memory begin, in bytes. Tiles have `pitch` columns.
+// Offsets of the arrays in a block's shared memory, in bytes. Tiles have row stride `pitch`.
 struct AttentionMemory {
-  int pitch;  // an odd multiple of 4, at least columns in eights
+  int pitch;  // columns rounded up to eights, plus 4: rows then begin in different banks
   int ring, similarities, weights;
-  int factors, greatest;  // of items of queries and contexts; the latter of the softmax
-  int relevances;         // of rows and items of contexts
+  int factors, greatest;  // (items of queries, pitch); `greatest` for the softmax alone
+  int relevances;         // (rows, kRelevancePitch)
   int column_scales, column_sources, row_lengths, row_scales, row_items, row_sources;
   int query_begins, query_firsts, context_begins, context_firsts, context_flags;
-  // For gradients: Gp of every weight; norms and what they pull on, beside factors; beside relevances their gradients
-  // and what these are multiplied by; the greatest relevance of pairs, the row of the first of those, and the sum.
+  // For gradients: Gp as a tile; norms and Σ x ∂L/∂n, laid out as factors; gradients of relevances and what they are
+  // multiplied by, laid out as relevances; `Pooled` of every pair, a field after the other.
   int weighted, norms, pulls, gradients, of_products, of_squares, means, pooled;
   int total;
 
@@ -39,7 +39,7 @@ struct AttentionMemory {
       made.similarities = take(tile);
       made.ring = made.weights = take(tile), made.weighted = take(tile);
       if (end < made.ring + Shape::ring_bytes) end = made.ring + Shape::ring_bytes;
-    } else if (most_columns <= Shape::columns) {  // the product is over before similarities are stored
+    } else if (most_columns <= Shape::columns) {  // one product: the ring is free before similarities are stored
       take(tile * 4 > Shape::ring_bytes ? tile : Shape::ring_bytes / 4);
     } else {
       take(Shape::ring_bytes / 4);
@@ -65,10 +65,10 @@ struct AttentionMemory {
   }
 };
 
-// At which items jobs begin: so many apart, or where a table (jobs + 1) says.
+// First items of jobs: multiples of `apart`, or numbers of a table (jobs + 1).
 struct JobBounds {
   Global<const int> table;
-  int apart, n_items;  // the former 0 where there is a table
+  int apart, n_items;  // `apart` is 0 where there is a table
 
   CROSSRET_DEVICE int begin(int number) const {
     if (apart == 0) return load(table, number);
@@ -82,17 +82,16 @@ struct AttentionProblem {
   JobBounds query_jobs, context_jobs;
   int n_query_jobs, n_context_jobs, most_queries;  // items of queries in a job
   Global<const Chunk> grams;
-  int64_t gram_apart;       // of an item's first fragment and the next one's
+  int64_t gram_apart;       // fragments from item to item
   Global<const int> flags;  // (items)
   AttentionOptions options;
   AttentionMemory memory;
 };
 
-// What all threads know of a job.
+// A job, in every thread.
 struct Job {
-  int first_query, n_queries, n_rows;  // items of queries, of listed pairs the place of the first, and their rows
-  int first_context, n_contexts;       // items of contexts
-  int n_columns;                       // rows of those
+  int first_query, n_queries, n_rows;        // items of queries, and their rows
+  int first_context, n_contexts, n_columns;  // items of contexts, and their rows
 };
 
 // A block's tile of queries × contexts in shared memory, from a job's items to their similarities.
@@ -107,14 +106,14 @@ class JobTile {
   CROSSRET_DEVICE static Shared<float> floats(int byte) { return shared_at<float>(byte); }
   CROSSRET_DEVICE static Shared<int> ints(int byte) { return shared_at<int>(byte); }
 
-  // Of a job's item of queries the packed rows, and where they begin among the job's.
+  // Stores an item of queries of a job, whose rows begin at `begin` among the job's.
   CROSSRET_DEVICE void describe_query(const Job& job, int number, PackedItem item, int begin) const {
     ints(at_.query_firsts)[number] = item.first;
     ints(at_.query_begins)[number] = begin;
     if (number == job.n_queries - 1) ints(at_.query_begins)[job.n_queries] = begin + item.count;
   }
 
-  // Of the numbers of a warp's first lanes, one for each item of a job, those up to and with a lane's own.
+  // Inclusive prefix sum over the lanes of a warp, kMostQueries of which have a number.
   CROSSRET_DEVICE static int sum_so_far(int number) {
     const int lane = thread_index() % kWarp;
 #pragma unroll
@@ -140,7 +139,7 @@ class JobTile {
     job.n_contexts = problem_.context_jobs.begin(number + 1) - job.first_context;
   }
 
-  // Columns follow one another, whatever lies between the packed rows.
+  // Stores the items of contexts of a job. Their columns follow one another, whatever lies between the packed rows.
   CROSSRET_DEVICE void describe_contexts(Job& job) const {
     const int lane = thread_index() % kWarp;
     PackedItem item{};
@@ -166,15 +165,15 @@ class JobTile {
     }
   }
 
-  // Behind a barrier behind `describe_query`.
+  // Behind a barrier after `describe_query`.
   CROSSRET_DEVICE void count_rows(Job& job) const { job.n_rows = ints(at_.query_begins)[job.n_queries]; }
   CROSSRET_DEVICE bool in_pieces(const Job& job) const { return job.n_rows > Shape::rows; }
 
-  // Of the rows of a piece that begins at row `begin` of the job; all threads have seen them when it returns.
+  // Similarities of the piece that begins at row `begin` of the job; visible to all threads on return.
   CROSSRET_DEVICE void make_similarities(const Job& job, int begin) const {
     load_rows(job, begin);
     constexpr int element = static_cast<int>(sizeof(Element));
-    const int row_chunks = problem_.dim * element / kChunkBytes;  // a part has fewer chunks than 2³¹
+    const int row_chunks = problem_.dim * element / kChunkBytes;  // in int: a part has fewer than 2³¹ chunks
     const auto of_query = [&](int row) -> int {
       const int source = ints(at_.row_sources)[row];
       return source >= 0 ? source * row_chunks : -1;
@@ -184,11 +183,13 @@ class JobTile {
       const auto of_context = [&](int column) -> int {
         return first + column < job.n_columns ? ints(at_.column_sources)[first + column] * row_chunks : -1;
       };
+      // Product of the piece and some contexts.
       Accumulators<Shape> sums;
       multiply_tiles<Shape, Arithmetic>(sums, operand(problem_.queries.rows, of_query),
                                         operand(problem_.contexts.rows, of_context), problem_.dim * element,
                                         shared_at<Chunk>(at_.ring));
       sync_block();  // the ring is free
+      // Accumulators, scaled, to shared memory.
       sums.each_pair(job.n_columns - first, [&](int row, int column, float left, float right) {
         const float scale = floats(at_.row_scales)[row];
         const int at = first + column, cell = row * at_.pitch + at;
@@ -199,7 +200,7 @@ class JobTile {
     sync_block();
   }
 
-  // What rows of a piece are, between barriers.
+  // Stores the rows of a piece: items, sources, lengths and scales, between barriers.
   CROSSRET_DEVICE void load_rows(const Job& job, int begin) const {
     sync_block();
     for (int row = thread_index(); row < Shape::rows; row += Shape::threads) load_row(job, begin, row);

@@ -1,5 +1,5 @@
-// Rows of features packed for the kernels of stacked cross attention: finite, padded with zeros, and their lengths
-// beside them. An item's begin where a table has them follow the last one's, or are given so many slots each.
+// Rows of features packed for the kernels of stacked cross attention: finite, padded with zeros, their lengths beside
+// them. An item's rows follow the last item's as a table of starts says, or each item has the same number of slots.
 #pragma once
 #include "cross_attention/relevance.cuh"
 #include "cuda/product.cuh"
@@ -11,28 +11,28 @@ constexpr int kPackWarps = 8, kPackThreads = kPackWarps * kWarp;
 constexpr float kMostLength = 3.1e7f;  // of rows: their products, and the squares of those, are far from float32's end
 
 struct PackedItem {
-  int first, count;  // of its rows
+  int first, count;  // rows
 };
 
-// A side as kernels read it.
+// A packed side as kernels read it.
 struct PackedRows {
   Global<const Chunk> rows;
-  Global<const float> norms;  // ‖x‖, NaN where a row was not finite; of rows to be divided by it, times a power of two
+  Global<const float> norms;  // ‖x‖ of every packed row, NaN where it was not finite
   Global<const PackedItem> items;
 };
 
-// Where a side's rows lie and which are packed.
+// The features of a part, n items of rows, as its tensors lie.
 template <class T>
 struct RaggedRows {
   Global<const T> features;
-  int64_t item_stride, row_stride;  // elements; of packed features the first is 0
-  Global<const int64_t> extents;    // of packed features offsets (items + 1), else lengths (items)
-  Global<const int64_t> places;     // (items, most): where in its item a row lies, of a mask
-  Global<const int> starts;         // (items + 1): where items begin once packed; with slots there are none
-  int first, dim, most, slots;      // item, elements of a row, rows of an item at most, slots of an item or 0
+  int64_t item_stride, row_stride;  // elements; 0 and row stride of features with offsets
+  Global<const int64_t> extents;    // offsets (items + 1), else lengths (items)
+  Global<const int64_t> places;     // (items, most): rows of an item that a mask leaves
+  Global<const int> starts;         // (items + 1): first packed rows of items; null with slots
+  int first, dim, most, slots;      // first item, elements of a row, rows of an item at most, slots of an item or 0
   bool packed, has_extents, masked, normalize;
 
-  // Of the part's item the packed rows. Lengths are held within what there is, whoever changed them on the device.
+  // Packed rows of an item of the part. Lengths are clamped: they may have changed on the device after the checks.
   CROSSRET_DEVICE PackedItem item(int number) const {
     const int own = first + number;
     if (slots == 0) {
@@ -43,7 +43,7 @@ struct RaggedRows {
     if (has_extents) count = packed ? load(extents, own + 1) - load(extents, own) : load(extents, own);
     return {number * slots, static_cast<int>(count < 0 ? 0 : count < most ? count : most)};
   }
-  // Of its row the first element.
+  // First element of a row.
   CROSSRET_DEVICE int64_t element(int number, int row) const {
     const int64_t own = int64_t{first} + number;
     if (packed) return (load(extents, own) + row) * row_stride;
@@ -53,10 +53,10 @@ struct RaggedRows {
 
 struct Packing {
   Global<Chunk> rows;
-  Global<float> norms, powers;  // by what rows were multiplied that are to be divided by their length
+  Global<float> norms, powers;  // `powers`: factors of rows that are to be divided by their norm
   Global<PackedItem> items;
   int dim;              // of packed rows
-  int n_rows, surplus;  // of all items, and of zeros behind them
+  int n_rows, surplus;  // rows of all items, and of zeros behind them
 };
 
 // The power of two that brings a number of full precision to [1, 2), the greatest ones to [1, 4).
@@ -71,7 +71,7 @@ struct alignas(kChunkBytes) ChunkOf {
   T at[count];
 };
 
-// Rows of one item, a warp each, as T, which holds what features hold.
+// Packs rows of one item, a warp each, as T, which is the features' dtype or float32.
 template <class Feature, class T>
 CROSSRET_KERNEL(kPackThreads, 4)
 pack_rows(CROSSRET_PARAMETER RaggedRows<Feature> source, CROSSRET_PARAMETER Packing packing) {
@@ -85,7 +85,7 @@ pack_rows(CROSSRET_PARAMETER RaggedRows<Feature> source, CROSSRET_PARAMETER Pack
   const auto row_of = [&](int64_t place) {
     return Global<ChunkOf<T>>(packing.rows) + place * (packing.dim / of_chunk);
   };
-  const auto clear = [&](int64_t place) {  // rows that are zeros, so that products may go over them
+  const auto clear = [&](int64_t place) {  // empty slots and rows behind a part are zeros, as products read them
     for (int chunk = lane; chunk < packing.dim / of_chunk; chunk += kWarp) store(row_of(place), chunk, ChunkOf<T>{});
   };
   static_assert(kPackWarps >= 7, "a warp for every row of zeros");
@@ -94,13 +94,13 @@ pack_rows(CROSSRET_PARAMETER RaggedRows<Feature> source, CROSSRET_PARAMETER Pack
     if (row < source.slots) clear(to);
     return;
   }
+  // The norm, from features scaled so that squares neither overflow nor vanish.
   const Global<ChunkOf<T>> out = row_of(to);
   const Global<const Feature> from = source.features + source.element(number, row);
   float largest = 0.0f;
   for (int d = lane; d < source.dim; d += kWarp) largest = max_or_nan(largest, fabsf(widened(load(from, d))));
   for (int mask = 1; mask < kWarp; mask *= 2) largest = max_or_nan(largest, shuffle_xor(largest, mask));
-  bool fine = largest < INFINITY;  // and no NaN
-  // So that squares neither overflow nor vanish.
+  bool fine = largest < INFINITY;  // false for NaN
   const float scale = fine && largest >= kTiny ? power_to_one(largest) : 0.0f;
   float squares = 0.0f;
   for (int d = lane; d < source.dim; d += kWarp) {
@@ -118,6 +118,7 @@ pack_rows(CROSSRET_PARAMETER RaggedRows<Feature> source, CROSSRET_PARAMETER Pack
     fine = fine && norm < kMostLength;
     norm = norm >= kTiny ? norm : 0.0f;
   }
+  // Results: the norm, the power and the row, zeros where it is not finite.
   if (lane == 0) {
     store(packing.norms, to, fine ? norm : NAN);
     if (source.normalize) store(packing.powers, to, power);

@@ -1,4 +1,4 @@
-// What the stacked cross attention kernels are given, and their entry points under one instruction set.
+// Calls of stacked cross attention and the entry points of its kernels under one instruction set.
 #pragma once
 #include "pairs/operands.h"
 #include "pairs/workspace.h"
@@ -18,12 +18,11 @@ struct CrossAttentionOptions {
   float lambda_lse;
 };
 
-// What is made of listed pairs besides their scores, by slot: a row for each place of a query, zeros where there is
-// none.
+// Attention of listed pairs, by slot, or its gradients: a row for each place of a query, zeros at places without one.
 template <class Float>
 struct AttentionOf {
   int64_t query_places, context_places;
-  Float* attended;    // (pairs, query places, dim); null where it is not wanted
+  Float* attended;    // (pairs, query places, dim); null where attended vectors are not wanted
   Float* weights;     // (pairs, query places, context places)
   Float* relevances;  // (pairs, query places)
 
@@ -33,8 +32,8 @@ struct AttentionOf {
 struct CrossAttentionCall : Operands {
   CrossAttentionOptions options;
   float* scores;                   // by slot
-  AttentionOf<float> made;         // of a forward pass; all null where scores alone are wanted
-  AttentionOf<const float> given;  // of a backward pass, by the pairs' places in the caller's list: gradients of these
+  AttentionOf<float> made;         // results of a forward pass; all null where scores alone are wanted
+  AttentionOf<const float> given;  // their gradients in a backward pass, by the pairs' places in the caller's list
 };
 
 // The backward pass of some of the pairs. `similarity_grads` holds ∂L/∂s of each pair, (contexts × queries) with row
@@ -42,31 +41,29 @@ struct CrossAttentionCall : Operands {
 // gradient, at query_offsets[slot]; `gram_grads` the (contexts × contexts) matrix whose product with the contexts
 // completes their gradient, summed over the pairs of the attended item, at gram_offsets[slot] of any of them.
 struct CrossAttentionGradients {
-  const float* grad_scores;
+  const float* grad_scores;  // by slot
   float* similarity_grads;
   const int64_t* similarity_offsets;
   float* query_coefs;
   const int64_t* query_offsets;
   float* gram_grads;
   const int64_t* gram_offsets;
-  // Where gradients of more than scores are given: the pairs' places in the caller's list, by slot; the attention, laid
-  // out as similarity_grads; and the attended vectors' gradients as a side whose items are the slots, without items
-  // where there are none.
-  const int64_t* places;
-  float* weights;
-  RaggedView attended;
+  // Where more than scores has gradients:
+  const int64_t* places;  // by slot, in the caller's list
+  float* weights;         // laid out as similarity_grads
+  RaggedView attended;    // gradients of attended vectors, an item for each slot; without items where there are none
 };
 
 struct CrossAttentionKernels {
   void (*forward)(const CrossAttentionCall&, const Rectangle&, const ContextGroup&, const QueryBlock&, Workspace&);
-  // Of one group no two blocks at once: its Gram gradients are summed up.
+  // Takes the blocks of a group in turn: it adds to the group's Gram gradients.
   void (*backward)(const CrossAttentionCall&, const CrossAttentionGradients&, const Rectangle&, const ContextGroup&,
                    const QueryBlock&, Workspace&);
   void (*feature_gradients)(const CrossAttentionCall&, const CrossAttentionGradients&, bool of_contexts,
                             const ItemPairs&, const JobGroup&, int64_t column, Workspace&);
-  // The triangular factor of one item's Gram matrix, as `Operands` has them where they are kept.
+  // The triangular factor of one item's Gram matrix, as `Operands` keeps it.
   void (*keep_factor)(const RaggedView&, int64_t item, int64_t longest, int64_t ld, float* out, Workspace&);
-  // Floats of workspace that each takes are counted by a run without memory.
+  // Workspace that each takes, counted.
   void (*forward_memory)(const CrossAttentionCall&, Workspace&);
   void (*backward_memory)(const CrossAttentionCall&, Workspace&);
   void (*feature_memory)(const CrossAttentionCall&, Workspace&);

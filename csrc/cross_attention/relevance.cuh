@@ -80,16 +80,16 @@ struct Relevance {
 };
 
 // ∂r/∂p of a weight p: `weighted` is its element of G p.
-CROSSRET_DEVICE float of_weight(float of_products, float s, float of_squares, float weighted) {
+CROSSRET_DEVICE float weight_derivative(float of_products, float s, float of_squares, float weighted) {
   return fmaf(of_products, s, -(of_squares * weighted));
 }
 
 // The relevances of one pair, pooled (SCAN Eqs. 5–8).
 struct Pooled {
-  float sum, greatest;  // of "lse" and "softmax" the sum of exp(λ (r − greatest))
-  float detail;  // of "max" the row of the greatest, of "softmax" the sum of (r − greatest) exp(λ (r − greatest))
-
-  CROSSRET_DEVICE static Pooled none() { return {0.0f, -INFINITY, 0.0f}; }
+  // Of "lse" and "softmax" the sum of exp(λ (r − greatest)).
+  float sum = 0.0f, greatest = -INFINITY;
+  // Of "max" the row of the greatest, of "softmax" the sum of (r − greatest) exp(λ (r − greatest)).
+  float detail = 0.0f;
 
   // Adds relevance(row) of rows [from, to) of a piece; rows are counted from `begin` on.
   template <class Value>

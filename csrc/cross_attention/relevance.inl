@@ -31,13 +31,9 @@ struct Queries {
 
 static Queries take_queries(int64_t n, Workspace& memory) {
   const int64_t size = pad_columns(n);
-  return {memory.floats(size),
-          memory.floats(size),
-          memory.floats(size),
-          memory.floats(size * V::width),
-          memory.floats(size),
-          memory.floats(size),
-          nullptr};
+  float *const product = memory.floats(size), *const total = memory.floats(size), *const square = memory.floats(size);
+  float *const squares = memory.floats(size * V::width), *const relevance = memory.floats(size);
+  return {product, total, square, squares, relevance, memory.floats(size), nullptr};
 }
 
 // Gradients of a block's queries.
@@ -239,8 +235,7 @@ static void norm_gradients(const CrossAttentionOptions& options, const Attention
   });
 }
 
-// p, Σ p s and Σ p of `vectors` vectors of queries from column j on: several at once, as each sum is one chain of
-// additions.
+// p, Σ p s and Σ p of `vectors` vectors of queries from column j on: several, as each sum is a chain of additions.
 template <int vectors>
 static void weigh(const CrossAttentionOptions& options, int64_t rows, const AttentionTile& tile, int64_t j,
                   Queries& queries) {

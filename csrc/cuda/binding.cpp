@@ -1,4 +1,4 @@
-// Registers with torch's stable ABI what the CUDA library is built for; operations register themselves.
+// Registers the architectures of the CUDA library with torch's stable ABI; operations register themselves.
 #include <torch/csrc/stable/library.h>
 
 #include <string>

@@ -1,5 +1,5 @@
-// What kernels are written in: threads, barriers, warps, and memory. By nvcc it is CUDA; compiled as host code, a
-// program that runs threads on the CPU supplies the same names (tests/simt/simt.h) and checks every access.
+// The vocabulary of kernels: threads, barriers, warps and memory. nvcc compiles it as CUDA; as host code,
+// tests/simt/simt.h supplies the same names, runs threads on the CPU and checks every access.
 #pragma once
 #include <cstdint>
 
@@ -8,17 +8,17 @@ namespace gpu {
 
 constexpr int kWarp = 32;
 
-// Elements of 16 bits, which are computed with as floats.
+// Elements of 16 bits, widened to float for arithmetic.
 struct BFloat16 {
   uint16_t bits;
 };
 struct Float16 {
   uint16_t bits;
 };
-// Names float32 of which products take the upper 19 bits.
+// The arithmetic of TF32: products take the upper 19 bits of float32.
 struct TFloat32 {};
 
-// What memory is copied and matrices are loaded by.
+// 16 bytes, the unit of copies and of matrix loads.
 struct alignas(16) Chunk {
   uint32_t words[4];
 };
@@ -39,14 +39,14 @@ struct alignas(16) Chunk {
 namespace crossret {
 namespace gpu {
 
-// Memory of the device; host code makes its checked pointers of plain ones.
+// Memory of the device; a checked pointer in host code.
 template <class T>
 using Global = T*;
 // Memory of the block.
 template <class T>
 using Shared = T*;
 
-// The array that begins at that byte of the shared memory that the launch asks for.
+// The array at byte `byte` of the dynamic shared memory.
 template <class T>
 CROSSRET_DEVICE Shared<T> shared_at(int byte) {
   extern __shared__ __align__(128) unsigned char dynamic_memory[];
@@ -59,11 +59,11 @@ CROSSRET_DEVICE int block_x() { return static_cast<int>(blockIdx.x); }
 CROSSRET_DEVICE int block_y() { return static_cast<int>(blockIdx.y); }
 
 CROSSRET_DEVICE void sync_block() { __syncthreads(); }
-// A barrier of its own number, 1 to 15, of `threads` of the block: whole warps.
+// Barrier `number`, 1 to 15, of `threads` threads of the block, whole warps.
 CROSSRET_DEVICE void sync_named(int number, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
-// Whether any thread of the block votes so: a barrier.
+// Whether any thread of the block votes true; a barrier.
 CROSSRET_DEVICE bool any_in_block(bool vote) { return __syncthreads_or(vote ? 1 : 0) != 0; }
 CROSSRET_DEVICE void sync_warp() { __syncwarp(); }
 
@@ -90,29 +90,29 @@ CROSSRET_DEVICE void store(T* to, int64_t at, T value) {
 
 CROSSRET_DEVICE uint32_t shared_address(const void* at) { return static_cast<uint32_t>(__cvta_generic_to_shared(at)); }
 
-// Copies 16 bytes while the thread goes on: the first `bytes` of them from memory, which is not read for none, and
-// zeros. Other threads see them behind a barrier behind this thread's wait.
+// Asynchronous copy of 16 bytes: the first `bytes` from memory, then zeros; with 0 memory is not read. Other threads
+// see them after this thread's wait and a barrier.
 CROSSRET_DEVICE void copy_async(Shared<Chunk> to, Global<const Chunk> from, int bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes)
                : "memory");
 }
 // Ends a group of copies of this thread.
 CROSSRET_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// For all of this thread's groups but the latest n.
+// Waits for this thread's groups but the latest n.
 template <int n>
 CROSSRET_DEVICE void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory");
 }
 
-// Matrices of 8 rows of 16 bytes: lane i gives the place of row i % 8 of matrix i / 8, and of each matrix gets word
-// i % 4 of row i / 4.
+// Loads four matrices of 8 rows of 16 bytes: lane i passes the address of row i % 8 of matrix i / 8 and receives word
+// i % 4 of row i / 4 of each.
 CROSSRET_DEVICE void load_matrices(uint32_t (&to)[4], Shared<const Chunk> row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(shared_address(row))
                : "memory");
 }
-// Of two matrices, whose places the first sixteen lanes give.
+// Loads two matrices, whose addresses the first sixteen lanes pass.
 CROSSRET_DEVICE void load_matrices(uint32_t (&to)[2], Shared<const Chunk> row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
                : "=r"(to[0]), "=r"(to[1])
@@ -145,7 +145,7 @@ CROSSRET_DEVICE void multiply<TFloat32>(float (&sums)[4], const uint32_t (&a)[4]
 CROSSRET_DEVICE int bits_of(float x) { return __float_as_int(x); }
 CROSSRET_DEVICE float float_of(int bits) { return __int_as_float(bits); }
 
-// The greater; NaN, always the same one and without a sign, where either is.
+// The greater; the canonical NaN where either is NaN.
 CROSSRET_DEVICE float max_or_nan(float a, float b) {
   float greater;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(greater) : "f"(a), "f"(b));
@@ -156,7 +156,7 @@ CROSSRET_DEVICE float float_of_half(uint16_t bits) { return __half2float(__ushor
 CROSSRET_DEVICE uint16_t half_of(float x) { return __half_as_ushort(__float2half_rn(x)); }
 CROSSRET_DEVICE uint16_t bfloat16_of(float x) { return __bfloat16_as_ushort(__float2bfloat16_rn(x)); }
 
-// To nearest, of two as near the one further from zero.
+// Rounds to nearest, ties away from zero.
 CROSSRET_DEVICE uint32_t tfloat32_of(float x) {
   uint32_t bits;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
@@ -169,7 +169,7 @@ CROSSRET_DEVICE uint32_t pack_bfloat16(float low, float high) {
   return both;
 }
 
-// One instruction each, with subnormal numbers taken and given as zero.
+// One instruction each; subnormal operands and results are zero.
 #define CROSSRET_APPROX(name, instruction)                  \
   CROSSRET_DEVICE float name(float x) {                     \
     float y;                                                \
@@ -180,7 +180,7 @@ CROSSRET_APPROX(approx_exp2, "ex2.approx")
 CROSSRET_APPROX(approx_log2, "lg2.approx")
 #undef CROSSRET_APPROX
 
-// The lowest one's place; -1 where there is none.
+// Index of the lowest set bit; -1 where there is none.
 CROSSRET_DEVICE int first_one(uint32_t bits) { return __ffs(static_cast<int>(bits)) - 1; }
 
 }  // namespace gpu
@@ -203,7 +203,7 @@ CROSSRET_DEVICE void narrow(float x, float& to) { to = x; }
 CROSSRET_DEVICE void narrow(float x, BFloat16& to) { to.bits = bfloat16_of(x); }
 CROSSRET_DEVICE void narrow(float x, Float16& to) { to.bits = half_of(x); }
 
-// Elements in one access, which must lie at a multiple of its bytes.
+// Elements of one aligned access.
 template <class T>
 struct alignas(2 * sizeof(T)) Two {
   T at[2];

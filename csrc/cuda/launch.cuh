@@ -1,5 +1,5 @@
-// What launches are written in: memory given to kernels by its name, and kernels put on a stream. By nvcc it is CUDA;
-// compiled as host code, a program that runs kernels on the CPU supplies the same names (tests/simt/launch_simt.h).
+// Launches: memory that kernels take, by name, and kernels put on a stream. nvcc compiles them as CUDA; as host code,
+// tests/simt/launch_simt.h supplies the same names and runs kernels on the CPU.
 #pragma once
 #include <cstdint>
 #include <stdexcept>
@@ -32,13 +32,13 @@ inline void check_grid(const char* name, const Grid& grid, const Stream& stream)
   }
 }
 
-// The type itself, of which no argument deduces another.
+// T, not deduced from an argument.
 template <class T>
 struct As {
   using Type = T;
 };
 
-// Lets a kernel have so much shared memory on the current device, besides what it declares.
+// Allows a kernel `bytes` of dynamic shared memory on the current device.
 void allow_shared(const char* name, const void* kernel, int64_t bytes, const Stream& stream);
 
 }  // namespace gpu
@@ -49,8 +49,7 @@ void allow_shared(const char* name, const void* kernel, int64_t bytes, const Str
 namespace crossret {
 namespace gpu {
 
-// Memory that kernels only read, memory that they fill before they read it, and memory that they read and write:
-// `count` elements.
+// Memory of `count` elements that kernels read, write before they read, or read and write.
 template <class T>
 Global<const T> input(const Stream&, const char*, const void* at, int64_t) {
   return static_cast<const T*>(at);
@@ -88,8 +87,8 @@ void put_on_stream(const char* name, void (*kernel)(Parameters...), const Grid& 
 namespace crossret {
 namespace gpu {
 
-// Unasked a kernel has 48 KiB in all. What it declares counts too and is not known here, so that all ask who want more
-// than that.
+// More than 48 KiB of shared memory need permission. What a kernel declares counts too and is not known here, so that
+// every kernel with dynamic shared memory asks.
 template <class... Parameters>
 void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, const Stream& stream,
             typename As<Parameters>::Type... arguments) {

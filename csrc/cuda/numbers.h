@@ -1,8 +1,7 @@
-// Numbers that host code in Python hands to a launch, by name.
+// Numbers that Python passes to a launch, by name.
 //
-// They are listed once, CROSSRET_…_NUMBERS(X) with an X of every name. Of that list CROSSRET_NUMBERS makes a struct of
-// integers, CROSSRET_REALS one of fractions, and says the names in the order in which the numbers travel: as one
-// tensor, for lists are taken apart one by one.
+// A list macro CROSSRET_…_NUMBERS(X) holds X(name) for each. CROSSRET_NUMBERS makes a struct of int64 of it, and
+// CROSSRET_REALS one of float64, with the names in the order of one tensor: torch would unpack a list one by one.
 #pragma once
 #include <torch/csrc/stable/tensor.h>
 

@@ -1,9 +1,9 @@
 // The product of a tile of queries and a tile of contexts, rows of features in any number and order, in accumulators.
 //
-// Features come as bytes: a ring of stages in shared memory holds kStageBytes of every row, brought by asynchronous
-// copies some stages ahead; a warp multiplies 32 bytes of its rows at a time, 16 numbers of 16 bits or 8 of 32. What a
-// lane accumulates are the cells that the tensor cores leave it: rows g and g + 8 of 16, columns 2t and 2t + 1 of 8,
-// for g = lane / 4 and t = lane % 4. Products in IEEE float32 are made by each lane for the same cells.
+// A ring of stages in shared memory holds `stage_bytes` of every row, copied asynchronously some stages ahead. A warp
+// multiplies 32 bytes of its rows at a time, 16 numbers of 16 bits or 8 of 32. A lane accumulates the cells that tensor
+// cores leave it: rows g and g + 8 of 16, columns 2t and 2t + 1 of 8, for g = lane / 4 and t = lane % 4. IEEE products
+// of float32 fill the same cells without tensor cores.
 #pragma once
 #include <utility>
 
@@ -12,7 +12,7 @@
 namespace crossret {
 namespace gpu {
 
-// What is multiplied: features as they are stored, and the arithmetic.
+// The features' element by the arithmetic of their product.
 struct Ieee {};
 template <class Arithmetic>
 struct Features {
@@ -30,7 +30,7 @@ struct Features<Ieee> {
 constexpr int kChunkBytes = 16, kStepBytes = 32;
 
 // A block of row_warps × column_warps warps, each with row_tiles × 16 rows of queries and column_tiles × 8 of contexts;
-// so many blocks are to fit a multiprocessor.
+// `blocks` of them are to fit a multiprocessor.
 template <int row_warps_, int column_warps_, int row_tiles_, int column_tiles_, int stage_bytes_, int stages_,
           int blocks_ = 1>
 struct TileShape {
@@ -48,13 +48,13 @@ struct TileShape {
   CROSSRET_DEVICE static int copied_row(int i) { return thread_index() / chunks + i * copied_apart; }
 };
 
-// Where a chunk of a row stands in a stage: eight rows' chunks of one place lie in different banks.
+// Index of a chunk of a row in a stage, swizzled: the same chunk of eight rows lies in different banks.
 template <class Shape>
 CROSSRET_DEVICE int chunk_place(int row, int chunk) {
   return row * Shape::chunks + (Shape::chunks == 8 ? chunk ^ (row & 7) : chunk ^ ((row >> 1) & 3));
 }
 
-// A thread's part of the accumulators, and where in the tile they stand.
+// A thread's accumulators and their cells in the tile.
 template <class Shape>
 struct Accumulators {
   float at[Shape::row_tiles][Shape::column_tiles][4];
@@ -62,7 +62,7 @@ struct Accumulators {
   // The first row and column of a warp's part.
   CROSSRET_DEVICE static int first_row(int warp) { return warp % Shape::row_warps * (16 * Shape::row_tiles); }
   CROSSRET_DEVICE static int first_column(int warp) { return warp / Shape::row_warps * (8 * Shape::column_tiles); }
-  // And of a thread's.
+  // The first row and column of a thread's part.
   CROSSRET_DEVICE static int own_row() { return first_row(thread_index() / kWarp) + thread_index() % kWarp / 4; }
   CROSSRET_DEVICE static int own_column() { return first_column(thread_index() / kWarp) + 2 * (thread_index() % 4); }
 
@@ -77,7 +77,8 @@ struct Accumulators {
     }
   }
 
-  // Calls take(row, column, two neighbours) for every pair of cells, of columns in eights that begin below `columns`.
+  // Calls take(row, column, left, right) for every pair of neighbouring cells, in groups of eight columns that begin
+  // below `columns`.
   template <class Take>
   CROSSRET_DEVICE void each_pair(int columns, const Take& take) const {
     const int row = own_row(), column = own_column(), warp = thread_index() / kWarp;
@@ -97,7 +98,7 @@ struct Accumulators {
 template <class Shape, int rows, class Source>
 struct CopiedRows {
   static constexpr int apart = Shape::copied_apart, count = (rows + apart - 1) / apart;
-  decltype(std::declval<Source>()(0)) begin[count];  // of the row among chunks; −1 of rows that are zeros
+  decltype(std::declval<Source>()(0)) begin[count];  // first chunk of the row; −1 for a row of zeros
 
   CROSSRET_DEVICE explicit CopiedRows(const Source& source) {
 #pragma unroll
@@ -107,7 +108,7 @@ struct CopiedRows {
     }
   }
 
-  // `left` bytes of the rows are not yet copied.
+  // Copies one stage; `left` bytes of every row remain from chunk `at` on.
   CROSSRET_DEVICE void copy(Shared<Chunk> to, Global<const Chunk> from, int at, int left) const {
     const int chunk = thread_index() % Shape::chunks, bytes = left - chunk * kChunkBytes;
     const int some = bytes < 0 ? 0 : bytes < kChunkBytes ? bytes : kChunkBytes;
@@ -121,7 +122,7 @@ struct CopiedRows {
   }
 };
 
-// 32 bytes of all rows of a warp's part, by tensor cores.
+// Multiplies 32 bytes of a warp's rows by tensor cores.
 template <class Shape, class Arithmetic>
 CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk> queries, Shared<const Chunk> contexts,
                                    int step, Arithmetic) {
@@ -133,7 +134,7 @@ CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk
   for (int i = 0; i < Shape::row_tiles; ++i) {
     load_matrices(a[i], queries + chunk_place<Shape>(row + 16 * i, row_chunk));
   }
-  // Of contexts little is kept at a time: accumulators leave few registers.
+  // Two fragments of contexts at a time: accumulators leave few registers.
 #pragma unroll
   for (int j = 0; j < Shape::column_tiles; j += 2) {
     uint32_t two[4], one[2];
@@ -154,7 +155,7 @@ CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk
   }
 }
 
-// The same of float32, digit for digit.
+// The same in IEEE float32.
 template <class Shape>
 CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk> queries, Shared<const Chunk> contexts,
                                    int step, Ieee) {
@@ -185,19 +186,19 @@ CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk
   }
 }
 
-// Where rows of one side begin: the features, and the rows' places.
+// One side of a product.
 template <class Source>
 struct Operand {
   Global<const Chunk> features;
-  Source source;  // source(row): where a row of the tile begins among chunks, −1 for a row of zeros
+  Source source;  // source(row): first chunk of a row of the tile, −1 for a row of zeros
 };
 template <class Source>
 CROSSRET_DEVICE Operand<Source> operand(Global<const Chunk> features, const Source& source) {
   return {features, source};
 }
 
-// Multiplies rows of `row_bytes` bytes; every thread of the block takes part. The ring, ring_bytes from `ring` on, is
-// free again when all threads have passed the next barrier of the block.
+// Multiplies rows of `row_bytes` bytes by all threads of the block. The ring, ring_bytes from `ring` on, is free after
+// the block's next barrier.
 template <class Shape, class Arithmetic, class OfQueries, class OfContexts>
 CROSSRET_DEVICE void multiply_tiles(Accumulators<Shape>& sums, const Operand<OfQueries>& queries,
                                     const Operand<OfContexts>& contexts, int row_bytes, Shared<Chunk> ring) {
@@ -214,8 +215,9 @@ CROSSRET_DEVICE void multiply_tiles(Accumulators<Shape>& sums, const Operand<OfQ
       of_queries.copy(stage, queries.features, number * Shape::chunks, left);
       of_contexts.copy(stage + query_chunks, contexts.features, number * Shape::chunks, left);
     }
-    commit_copies();  // of nothing too, so that groups are counted by stages
+    commit_copies();  // empty groups too: groups are counted by stages
   };
+  // Fill the ring, then copy one stage and multiply one.
 #pragma unroll
   for (int ahead = 0; ahead < stages - 1; ++ahead) copy(ahead);
   for (int number = 0; number < count; ++number) {

@@ -1,4 +1,4 @@
-// Devices are asked what they can do, and kernels allowed what they need, once.
+// Properties of devices and permissions of kernels, asked for once a process.
 #include <map>
 #include <mutex>
 #include <string>
@@ -11,7 +11,7 @@ namespace gpu {
 
 namespace {
 
-std::mutex guard;  // of all that is remembered here
+std::mutex guard;  // of the caches below
 
 void check(cudaError_t error, const char* what) {
   if (error != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
@@ -26,7 +26,7 @@ int attribute(cudaDeviceAttr name, int device) {
 }  // namespace
 
 Stream stream_of(int device, void* handle) {
-  // torch has a CUDA runtime of its own, and may have made the device current there alone.
+  // torch has its own CUDA runtime: the device may be current in that one alone.
   check(cudaSetDevice(device), "a CUDA device cannot be used");
   static std::map<int, Stream> known;
   const std::lock_guard<std::mutex> lock(guard);

@@ -1,4 +1,4 @@
-// The stream that kernels are launched on, and what its device can do. What includes this needs no CUDA.
+// The stream that kernels are launched on and its device's properties. Needs no CUDA headers.
 #pragma once
 
 namespace crossret {
@@ -11,7 +11,7 @@ struct Stream {
   int most_shared;      // bytes of shared memory that a block may ask for
 };
 
-// A stream of a device, which becomes current. What the device can do is asked once a process.
+// A stream of a device, which becomes the current one.
 Stream stream_of(int device, void* handle);
 
 }  // namespace gpu

@@ -7,8 +7,8 @@ namespace gpu {
 
 namespace {
 
-// That of torch's C interface which only its CUDA builds have: found at run time, so that the library links to every
-// build and imports without a driver. The stable ABI gives CUDA's own stream from torch 2.13 on.
+// A function of torch's C interface that only CUDA builds have: found at run time, so that the library links to every
+// build and imports without a driver. The stable ABI has the current stream from torch 2.13 on.
 using CurrentCudaStream = AOTITorchError (*)(int32_t, void**);
 
 CurrentCudaStream current_cuda_stream() {

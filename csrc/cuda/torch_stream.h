@@ -1,5 +1,5 @@
-// Where torch runs the kernels of a call: on its tensors' device, on the current stream there. For the tests it is the
-// CPU (tests/simt/torch_stream_simt.h).
+// The current stream of a tensor's device, where torch runs a call's kernels. In tests it is the CPU
+// (tests/simt/torch_stream_simt.h).
 #pragma once
 #ifdef CROSSRET_SIMT
 
@@ -42,7 +42,7 @@ class CurrentStream {
 
 #endif
 
-// Registers what kernels compute, under that device's key, which is spelt out first; and what is asked of no device.
+// Registers operations for the device's key, whose macro is expanded first, and operations without a device.
 #define CROSSRET_IMPL(key, library) STABLE_TORCH_LIBRARY_IMPL(crossret, key, library)
 #define CROSSRET_ON_DEVICE(library) CROSSRET_IMPL(CROSSRET_KEY, library)
 #define CROSSRET_ANYWHERE(library) CROSSRET_IMPL(CompositeExplicitAutograd, library)

@@ -1,4 +1,4 @@
-// Linear layers as torch calls them: tensors checked and turned into products of matrices.
+// Linear layers as torch calls them: tensors are checked and turned into products of matrices.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 
@@ -17,10 +17,10 @@ using torch::stable::Tensor;
 Tensor checked(const Tensor& tensor, const char* name, bool right_shape) {
   STD_TORCH_CHECK(tensor.is_cpu() && tensor.scalar_type() == torch::headeronly::ScalarType::Float && right_shape, name,
                   " must be float32 on the CPU, of rows (…, in), a weight (out, in) and a bias (out,) or (0,)");
-  return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
+  return in_order(tensor);
 }
 
-// What all take, in the order of their schemas: rows (…, in), weight (out, in), bias (out,) or nothing.
+// Arguments of all operations, in the order of their schemas: rows (…, in), weight (out, in), bias (out,) or (0,).
 struct Layer {
   explicit Layer(Arguments& arguments)
       : rows(take_rows(arguments.take<Tensor>())),

@@ -10,7 +10,7 @@ CROSSRET_BY_SET(DenseKernels, dense_kernels)
 
 namespace {
 
-// As many parts of nearly one size, in whole units, as hold all with no part above `most`.
+// Size of a part, whole units, where `all` is cut into the fewest parts of nearly one size, at most `most`.
 int64_t even_part(int64_t all, int64_t most, int64_t unit) {
   const int64_t parts = std::max<int64_t>((all + most - 1) / most, 1);
   return round_up((all + parts - 1) / parts, unit);

@@ -1,4 +1,4 @@
-// Products of whole matrices: the right-hand side packed once, rows of the left-hand side a few at a time.
+// Products of whole matrices: the right-hand side is packed once, the left-hand side a few rows at a time.
 #pragma once
 #include "dense/problem.h"
 #include "gemm/tile.inl"
@@ -6,7 +6,7 @@
 namespace crossret {
 namespace CROSSRET_ISA {
 
-// How factors lie where products read them: floats as they are or rounded to bfloat16, or pairs of bfloat16.
+// Elements of packed factors: floats, floats rounded to bfloat16, or pairs of bfloat16.
 enum class DenseElements { floats, rounded, pairs };
 
 static int64_t dense_depth(const DenseCall& call, int64_t depth) { return product_layout(call.bfloat16, depth).depth; }
@@ -27,7 +27,7 @@ static inline void dense_store(float* row, int64_t k, F x, int64_t n) {
   V::store(row + k, dense_rounded<elements>(x), n);
 }
 
-// Rows [first, first + rows) of a slice, as the left-hand side reads them, zeros behind.
+// Packs rows [first, first + rows) of a slice row by row, with zeros behind each.
 template <DenseElements elements>
 static void dense_rows(const DenseFactor& from, const DenseSlice& slice, int64_t first, int64_t rows,
                        const Layout& layout, float* out) {
@@ -66,7 +66,7 @@ static void dense_copy(const DenseCall& call, const DenseFactor& from, const Den
   dense_rows<V::bf16_dots ? DenseElements::pairs : DenseElements::rounded>(from, slice, first, rows, layout, out);
 }
 
-// Columns [first, first + columns) of a slice of a factor whose rows lie side by side, as panels: no transpose.
+// Packs columns [first, first + columns) of a slice, of a factor with row stride 1, as panels without a transpose.
 static void dense_columns(const DenseFactor& from, const DenseSlice& slice, int64_t first, int64_t columns,
                           float* out) {
   for (int64_t k = 0; k < slice.depth; ++k) {
@@ -93,7 +93,7 @@ static void dense_pack(const DenseCall& call, const DenseSlice& slice, int64_t p
   transpose_to_panels(strip, layout.ld, columns, layout.depth, out);
 }
 
-// Epilogue: out becomes or gains the product, and with the first slice gains the bias.
+// Epilogue: out = or += product + bias, unless the bias is null.
 struct DenseStore {
   float* out;
   int64_t ld, columns;
@@ -128,7 +128,7 @@ static void dense_multiply(const DenseCall& call, const DenseSlice& slice, int64
   float* const copied = workspace.floats(kDenseRows * layout.ld);
   dense_copy(call, from, slice, row, rows, layout, copied);
   float* const out = call.out + row * call.columns;
-  // The rows of the task that most likely follows.
+  // Prefetch of the task that most likely follows.
   const bool more = from.k == 1 && row + 2 * rows <= call.rows && slice.depth == call.depth;
   const Ahead ahead{reinterpret_cast<const char*>(more ? from.data + (row + rows) * from.row : copied),
                     more ? rows * from.row * 4 : 0};
@@ -136,7 +136,7 @@ static void dense_multiply(const DenseCall& call, const DenseSlice& slice, int64
                 DenseStore{out, call.columns, call.columns, slice.first == 0 ? call.bias : nullptr, slice.first != 0});
 }
 
-// A few rows at a time by themselves: of thousands in one chain the last would lose most of their digits.
+// Sums of a few rows at a time, added up: in one chain of thousands the last rows would lose their digits.
 static void dense_sum_rows(const DenseFactor& from, int64_t rows, int64_t columns, float* out) {
   constexpr int64_t few = 64;
   for (int64_t first = 0; first < rows; first += few) {

@@ -1,13 +1,13 @@
-// Products of rows with rows, read where they lie: dot products, a tile of rows of either side at a time. Nothing is
-// packed and no width is rounded up to a panel's, which pays where one side is too short to share what packing the
-// other would cost; sums end up across a vector's lanes, which costs where features are few.
+// Dot products of rows with rows in place, a tile of rows of either side at a time. Nothing is packed nor padded to a
+// panel, which pays where one side is too short to repay packing the other; sums across lanes cost time where features
+// are few.
 #pragma once
 #include "gemm/tile.inl"
 
 namespace crossret {
 namespace CROSSRET_ISA {
 
-// What dot products are summed in.
+// Precision of the sums.
 struct SinglePrecision {
   using Sum = F;
   using Loaded = F;
@@ -19,7 +19,7 @@ struct SinglePrecision {
   static void totals(Sum* sums, Total* out) { V::store(out, sum_rows(sums)); }  // of `lanes` sums
 };
 
-// The same of pairs of bfloat16.
+// Pairs of bfloat16, summed in float32.
 template <class Vec>
 struct PairedPrecision : SinglePrecision {
   static Sum multiply_add(Loaded a, Loaded b, Sum sum) { return Vec::dot_pairs(a, b, sum); }
@@ -43,7 +43,7 @@ struct DoublePrecision {
   static void totals(Sum* sums, Total* out) { *out = V::reduce_add(*sums); }
 };
 
-// A tile: its sums, the rows of one side and one of the other's fit the registers.
+// Rows and columns of a tile: its sums, all columns and one row fit the registers.
 constexpr int kDotRows = 4;
 constexpr int kDotColumns = V::tile_rows > 6 ? 4 : 3;
 
@@ -108,8 +108,8 @@ struct DotTiles {
   int64_t begin(int64_t tile) const { return rows * tile / count; }
 };
 
-// out (row stride ld) = rows · columns. One side comes from memory: it is passed over once, the other again and again,
-// and meanwhile its next tile is fetched; after the last one what is ahead.
+// out = rows · columnsᵀ, row stride ld. The side that comes from memory, the rows with `by_rows`, is read once, and its
+// next tile, at last `ahead`, prefetched; the other is read again for every tile.
 template <class Precision, class Out>
 static void multiply_dots(const float* const* rows, int64_t n_rows, const float* const* columns, int64_t n_columns,
                           int64_t depth, bool by_rows, Ahead ahead, Out* out, int64_t ld) {
@@ -130,7 +130,7 @@ static void multiply_dots(const float* const* rows, int64_t n_rows, const float*
   }
 }
 
-// The same of floats, or of pairs of bfloat16, and nothing fetched.
+// The same for floats or pairs of bfloat16, without prefetching.
 template <class Out>
 static void multiply_either_dots(bool pairs, const float* const* rows, int64_t n_rows, const float* const* columns,
                                  int64_t n_columns, int64_t depth, Out* out, int64_t ld) {

@@ -1,30 +1,30 @@
-// The factor U of an item's Gram matrix, UᵀU = C Cᵀ: ‖Σ p c‖ = ‖U p‖ needs no attended vector (kernels.md §1). As a sum
-// of squares it keeps its digits where contexts nearly cancel; pᵀ C Cᵀ p would be a small difference of large terms.
+// The triangular factor U of an item's Gram matrix, UᵀU = C Cᵀ: ‖Σ p c‖ = ‖U p‖ needs no attended vector (kernels.md
+// §1). A sum of squares keeps its digits where contexts nearly cancel; pᵀ C Cᵀ p is then a small difference of large
+// terms.
 #pragma once
 #include "gemm/dots.inl"
 
 namespace crossret {
 namespace CROSSRET_ISA {
 
-// The upper half of the Gram matrix (row stride gram_row(n)) of n rows; below it some cells are written too.
+// The upper triangle of the Gram matrix of n rows, row stride gram_row(n). Some cells below it are written too.
 template <class Precision>
 static void gram_products(const float* const* rows, int64_t n, int64_t depth, double* gram) {
   const int64_t ld = gram_row(n);
   for (int64_t i = 0; i < n; i += kDotRows) {
     const int64_t height = n - i < kDotRows ? n - i : kDotRows;
-    const Ahead none{reinterpret_cast<const char*>(rows[i]), 0};  // but what is there
+    const Ahead none{reinterpret_cast<const char*>(rows[i]), 0};
     multiply_dots<Precision>(rows + i, height, rows + i, n - i, depth, true, none, gram + i * ld + i, ld);
   }
 }
 
-// How much of a row must be left beside the rows before it, relative to the row, so that what is left is no rounding:
-// of products that are rounded to doubles, and to floats. Below it the row's rounding, squared and divided by what is
-// left, would be taken from later rows. Of floats that rounding is 1e-6 at D = 4096: 1e-7 is taken at most.
+// Least pivot relative to the row's square, for products in double and in float. A smaller pivot is rounding, whose
+// square divided by the pivot would be subtracted from later rows. In floats that rounding is 1e-6 at D = 4096: the
+// error is at most 1e-7.
 constexpr double kLeast = 1e-14, kLeastOfFloats = 1e-5;
 
-// Turns the upper half of a Gram matrix into its factor, in place, by the columns that come first. A row of which no
-// more than `least` is left gets a factor of zero; or the work is left half done, and the result is false, where the
-// matrix is to be `definite`.
+// Cholesky factorisation of the upper triangle of a Gram matrix, in place, without pivoting. A row whose pivot is at
+// most `least` becomes zero; where the matrix must be `definite`, returns false there, the work half done.
 static bool factorise(double* gram, const double* diagonal, int64_t n, double least, bool definite) {
   const int64_t ld = gram_row(n);
   for (int64_t j = 0; j < n; ++j) {
@@ -46,9 +46,9 @@ static bool factorise(double* gram, const double* diagonal, int64_t n, double le
   return true;
 }
 
-// Whether ‖Σ p c‖² is at least `part` of Σ p² ‖c‖² for all weights p ≥ 0, from the upper half of the Gram matrix, which
-// stays as it is. First by what every row has of cosines below zero (Gershgorin), which settles most; then exactly but
-// for the sign of p: less that part of its diagonal the matrix is positive definite. `scratch` holds 2n.
+// Whether ‖Σ p c‖² ≥ part · Σ p² ‖c‖² for all weights p ≥ 0, from the upper triangle of the Gram matrix, which is
+// restored. A bound from each row's negative cosines (Gershgorin) settles most; the exact test, for p of any sign, is
+// whether the matrix minus that part of its diagonal is positive definite. `scratch` holds 2n.
 static bool never_cancels(double* gram, const double* diagonal, int64_t n, double part, double* scratch) {
   const int64_t ld = gram_row(n);
   double *const inverse = scratch, *const against = scratch + n;
@@ -70,7 +70,7 @@ static bool never_cancels(double* gram, const double* diagonal, int64_t n, doubl
   }
   if (most <= 1.0 - part) return true;
 
-  // Its upper half is kept below the diagonal meanwhile.
+  // The upper triangle is saved below the diagonal.
   for (int64_t j = 0; j < n; ++j) {
     for (int64_t k = j + 1; k < n; ++k) gram[k * ld + j] = gram[j * ld + k];
     gram[j * ld + j] -= part * diagonal[j];
@@ -85,13 +85,12 @@ static bool never_cancels(double* gram, const double* diagonal, int64_t n, doubl
 
 static int64_t factor_scratch(int64_t n) { return 2 * (n * gram_row(n) + 4 * n); }  // floats
 
-// The factor of n rows, row stride gram_row(n), zero below its diagonal.
+// The triangular factor of n rows, row stride gram_row(n), zero below its diagonal.
 static void factor_rows(const float* rows, int64_t ld, int64_t n, int64_t depth, float* factor, float* scratch) {
-  // Sums of D products in float32, v side by side, are off by some u (1 + √D / v) of ‖c‖². ‖a‖² = ‖U p‖² is off by that
-  // over τ = ‖a‖² / Σ p² ‖c‖², and a cosine by half as much; scores may be off by 32 u. They are within, measured with
-  // two opposed contexts and v = 4, down to τ = 1/60 at D = 64, 1/24 at 1024 and 1/10 at 4096, gradients further. Here
-  // that is taken twice at least; below, sums are of doubles, and what U p itself rounds is left, as of attended
-  // vectors.
+  // Float32 sums of D products, in v lanes, are off by about u (1 + √D / v) of ‖c‖². ‖a‖² = ‖U p‖² is off by that over
+  // τ = ‖a‖² / Σ p² ‖c‖², and a cosine by half as much; the bound for scores is 32 u. Measured with two opposed
+  // contexts and v = 4, scores keep it down to τ = 1/60 at D = 64, 1/24 at 1024 and 1/10 at 4096, gradients further.
+  // The threshold is at least twice that τ; below it sums are doubles.
   const double cancelled = (4.0 + __builtin_sqrt(static_cast<double>(depth))) / 256.0;
   const int64_t ldg = gram_row(n);
   double* const gram = reinterpret_cast<double*>(scratch);

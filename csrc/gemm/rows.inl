@@ -7,18 +7,13 @@ namespace crossret {
 namespace CROSSRET_ISA {
 
 static inline F load_features(const void* row, Dtype dtype, int64_t k, int64_t n) {
-  switch (dtype) {
-    case Dtype::bfloat16:
-      return V::load_bf16(static_cast<const uint16_t*>(row) + k, n);
-    case Dtype::float16:
-      return V::load_f16(static_cast<const uint16_t*>(row) + k, n);
-    default:
-      return V::load(static_cast<const float*>(row) + k, n);
-  }
+  if (dtype == Dtype::bfloat16) return V::load_bf16(static_cast<const uint16_t*>(row) + k, n);
+  if (dtype == Dtype::float16) return V::load_f16(static_cast<const uint16_t*>(row) + k, n);
+  return V::load(static_cast<const float*>(row) + k, n);
 }
 
-// Calls write(k, x, n) for a row's features x = row[k … k + width), n of which are there, and returns the norm of what
-// it gives back. Four vectors at once: a sum waits for itself.
+// Calls write(k, x, n) for every vector x of a row's features, n of them valid, and returns the norm of the vectors
+// that it returns, in four independent sums.
 template <Dtype dtype, class Write>
 static inline float norm_of_written(const void* row, int64_t dim, const Write& write) {
   F sums[4] = {V::zero(), V::zero(), V::zero(), V::zero()};
@@ -40,14 +35,9 @@ static inline float norm_of_written(const void* row, int64_t dim, const Write& w
 
 template <class Write>
 static inline float norm_of_written(const void* row, Dtype dtype, int64_t dim, const Write& write) {
-  switch (dtype) {
-    case Dtype::bfloat16:
-      return norm_of_written<Dtype::bfloat16>(row, dim, write);
-    case Dtype::float16:
-      return norm_of_written<Dtype::float16>(row, dim, write);
-    default:
-      return norm_of_written<Dtype::float32>(row, dim, write);
-  }
+  if (dtype == Dtype::bfloat16) return norm_of_written<Dtype::bfloat16>(row, dim, write);
+  if (dtype == Dtype::float16) return norm_of_written<Dtype::float16>(row, dim, write);
+  return norm_of_written<Dtype::float32>(row, dim, write);
 }
 
 // A named function: GCC compiles what a lambda without captures converts to for the wrong processor.
@@ -60,8 +50,7 @@ static float row_norm(const void* row, Dtype dtype, int64_t dim) {
   return norm_of_written(row, dtype, dim, Unchanged{});
 }
 
-// What the rows of an item are divided by to be normalised: their norm, infinity for zero rows, which so stay zero and
-// get no gradient.
+// Divisors of the rows of an item: their norms, infinity for zero rows, which then stay zero and get no gradient.
 static void row_norms(const RaggedView& side, int64_t item, float* norms) {
   for (int64_t r = 0; r < side.length(item); ++r) {
     const float norm = row_norm(side.row(item, r), side.dtype, side.dim);
@@ -73,7 +62,7 @@ static inline float row_scale(const RaggedView& side, int64_t item, int64_t r) {
   return side.norms ? 1.0f / side.norm(item, r) : 1.0f;
 }
 
-// Copies rows to float32 as they are. Four vectors at once: a store does not wait for the load of the next.
+// Copies rows to float32, four vectors at once, so that loads do not wait for stores.
 template <Dtype dtype>
 static inline void widen_rows(const RaggedView& side, int64_t item, int64_t first, int64_t rows, float* out,
                               int64_t ld) {
@@ -92,14 +81,9 @@ static inline void widen_rows(const RaggedView& side, int64_t item, int64_t firs
 }
 
 static void widen_rows(const RaggedView& side, int64_t item, int64_t first, int64_t rows, float* out, int64_t ld) {
-  switch (side.dtype) {
-    case Dtype::bfloat16:
-      return widen_rows<Dtype::bfloat16>(side, item, first, rows, out, ld);
-    case Dtype::float16:
-      return widen_rows<Dtype::float16>(side, item, first, rows, out, ld);
-    default:
-      return widen_rows<Dtype::float32>(side, item, first, rows, out, ld);
-  }
+  if (side.dtype == Dtype::bfloat16) return widen_rows<Dtype::bfloat16>(side, item, first, rows, out, ld);
+  if (side.dtype == Dtype::float16) return widen_rows<Dtype::float16>(side, item, first, rows, out, ld);
+  widen_rows<Dtype::float32>(side, item, first, rows, out, ld);
 }
 
 // Copies a row to float32, normalised where the side is, and returns the norm of the copy.
@@ -111,7 +95,7 @@ static float copy_floats(const RaggedView& side, int64_t item, int64_t r, float*
       return x;
     });
   }
-  // Divided, as PyTorch does: a product with 1 / ‖row‖ would not give parallel rows the same direction.
+  // Divided, as PyTorch does: multiplying by 1 / ‖row‖ would not give parallel rows the same direction.
   const float norm = side.norm(item, r);
   return norm_of_written(row, side.dtype, side.dim, [out, norm](int64_t k, F x, int64_t n) {
     const F unit = V::div(x, V::set(norm));
@@ -120,8 +104,8 @@ static float copy_floats(const RaggedView& side, int64_t item, int64_t r, float*
   });
 }
 
-// What a row of bfloat16 is multiplied by so that its norm lies in [1, 2): a power of two, which changes no digit, and
-// 0 where the row counts as zero. Products of rows as they are could leave the range of float32.
+// The power of two that brings a row of bfloat16 to a norm in [1, 2) without rounding, so that products stay in the
+// range of float32; 0 where the row counts as zero.
 static float unit_power(float norm) {
   uint32_t bits;
   __builtin_memcpy(&bits, &norm, sizeof bits);
@@ -132,7 +116,7 @@ static float unit_power(float norm) {
   return 1.0f / power;
 }
 
-// Copies a row of bfloat16, multiplied by a power of two, and returns the norm of the copy.
+// Copies a row of bfloat16 times a power of two and returns the norm of the copy.
 static float copy_pairs(const RaggedView& side, int64_t item, int64_t r, float power, uint16_t* out) {
   const F factor = V::set(power);
   return norm_of_written(side.row(item, r), Dtype::bfloat16, side.dim, [out, factor](int64_t k, F x, int64_t n) {
@@ -142,15 +126,15 @@ static float copy_pairs(const RaggedView& side, int64_t item, int64_t r, float p
   });
 }
 
-// Copies a row of float32 as the bfloat16 halves of every number, one behind the other, and returns its norm. Of
-// x = high + low + rest, |low| ≤ 2⁻⁸ |x| and |rest| ≤ 2⁻¹⁷ |x|: three products of halves, all but low · low, lack
-// (2⁻¹⁶ + 2 · 2⁻¹⁷) |a b| = 2⁻¹⁵ |a b| of a · b at most.
+// Copies the bfloat16 halves of a row of float32 and returns its norm. x = high + low + rest, |low| ≤ 2⁻⁸ |x| and
+// |rest| ≤ 2⁻¹⁷ |x|: the three products of halves but low · low miss a · b by at most
+// (2⁻¹⁶ + 2 · 2⁻¹⁷) |a b| = 2⁻¹⁵ |a b|.
 static float copy_halves(const RaggedView& side, int64_t item, int64_t r, uint16_t* high, uint16_t* low) {
   const float norm = side.norms ? side.norm(item, r) : 1.0f;
   return norm_of_written(side.row(item, r), side.dtype, side.dim, [=](int64_t k, F x, int64_t n) {
     const F unit = side.norms ? V::div(x, V::set(norm)) : x;
     V::store_bf16(high + k, unit, n);
-    // Of infinity nothing is left, not infinity − infinity.
+    // The low half of infinity is 0, not infinity − infinity.
     const F rest = V::sub(unit, V::load_bf16(high + k, n));
     V::store_bf16(low + k, V::select(V::nonzero(V::sub(unit, unit)), V::zero(), rest), n);
     return unit;
@@ -158,25 +142,25 @@ static float copy_halves(const RaggedView& side, int64_t item, int64_t r, uint16
 }
 
 #if !defined(CROSSRET_AMX)
-struct Tiles {  // there are none to configure
+struct Tiles {  // of an instruction set without AMX
   static constexpr bool present = false;
   static constexpr int64_t rows = 1, depth = 1;
   Tiles() {}
 };
 #endif
 
-// So many elements as pairs of bfloat16, zeros behind: what products of these go over.
+// Pairs of bfloat16 that hold `depth` features, padded to whole tiles.
 static inline int64_t paired_depth(int64_t depth) { return round_up((depth + 1) / 2, Tiles::depth); }
 
-// Rows so many elements long of products whose factors are rounded to bfloat16, or not.
+// Layout of rows of `depth` features whose products take floats, or bfloat16.
 static inline Layout product_layout(bool bfloat16, int64_t depth) {
   const bool pairs = bfloat16 && V::bf16_dots;
   if (pairs) depth = paired_depth(depth);
   return {pairs ? Elements::pairs : Elements::floats, depth, pad_row(depth), false, false};
 }
 
-// How the rows of a side are laid out: in pairs of bfloat16 where they are multiplied as such. Normalised pairs are
-// brought to a norm in [1, 2) only, for bfloat16 does not hold the quotient: their products are multiplied by scales.
+// Layout of a side's rows. Normalised rows of bfloat16 are brought to a norm in [1, 2) only, as the quotient would be
+// rounded: scales multiply their products.
 static Layout layout_of(const RaggedView& side, bool is_context, bool split) {
   Layout layout = product_layout(side.dtype == Dtype::bfloat16, side.dim);
   if (layout.pairs()) {
@@ -185,11 +169,11 @@ static Layout layout_of(const RaggedView& side, bool is_context, bool split) {
     const int64_t depth = paired_depth(3 * round_up(side.dim, 2));
     layout = {is_context ? Elements::split_context : Elements::split_query, depth, pad_row(depth), false, false};
   }
-  layout.copied = Tiles::present && layout.pairs();  // tiles read sixteen rows, whether they are there or not
+  layout.copied = Tiles::present && layout.pairs();  // tiles always read sixteen rows
   return layout;
 }
 
-// Copies rows of bfloat16 as they are, zeros behind each up to the layout's depth.
+// Copies rows of bfloat16, with zeros behind each up to the layout's depth.
 static void copy_as_pairs(const Layout& layout, const RaggedView& side, int64_t item, int64_t first, int64_t rows,
                           float* out) {
   for (int64_t r = first; r < first + rows; ++r, out += layout.ld) {
@@ -200,7 +184,7 @@ static void copy_as_pairs(const Layout& layout, const RaggedView& side, int64_t 
   }
 }
 
-// Copies a row into its layout, zeros behind it, and returns its norm; `scale` is what its products are multiplied by.
+// Copies a row into its layout, zeros behind it, and returns its norm; `scale` receives the factor of its products.
 static float copy_row(const Layout& layout, const RaggedView& side, int64_t item, int64_t r, float* out, float* scale) {
   if (layout.kind == Elements::floats) {
     const float norm = copy_floats(side, item, r, out);
@@ -225,7 +209,7 @@ static float copy_row(const Layout& layout, const RaggedView& side, int64_t item
   return norm;
 }
 
-// Numbers rounded to bfloat16, those of the second behind those of the first, where products take such pairs.
+// Pairs of bfloat16, each a rounded number of `first` and one of `second`, where products take pairs; else `first`.
 template <class Vec = V>
 static inline F pair_of(F first, [[maybe_unused]] F second) {
   if constexpr (Vec::bf16_dots) return Vec::pair(first, second);
@@ -234,13 +218,13 @@ static inline F pair_of(F first, [[maybe_unused]] F second) {
 
 constexpr int64_t kPanel = 2 * V::width;  // columns of a panel
 
-// Panels of the product's right-hand side: columns in groups of kPanel, each group k-major: [group][k][kPanel].
+// First element of a column in panels, (panels, depth, kPanel): the right-hand side of products.
 static inline float* panel_column(float* panels, int64_t column, int64_t depth) {
   return panels + column / kPanel * kPanel * depth + column % kPanel;
 }
 
-// Writes rows [0, n) of `rows` (stride ld) as the columns of panels `depth` deep: a transpose in registers. Columns up
-// to the next whole vector become zero.
+// Writes n rows (row stride ld) as the columns of panels `depth` deep, transposed in registers. Columns up to a whole
+// vector become zero.
 static void transpose_to_panels(const float* rows, int64_t ld, int64_t n, int64_t depth, float* panels) {
   for (int64_t r = 0; r < n; r += V::width) {
     float* out = panel_column(panels, r, depth);
@@ -257,8 +241,8 @@ static void transpose_to_panels(const float* rows, int64_t ld, int64_t n, int64_
   }
 }
 
-// Copies columns [k0, k0 + columns) of an item's rows to panels as deep as the item is long: no transpose. Later
-// rows and the next item's are prefetched: a row's part is too short for the processor's own prefetcher.
+// Copies columns [k0, k0 + columns) of an item's rows to panels as deep as the item is long, without a transpose. Later
+// rows, and those of item `after`, are prefetched: a part of a row is too short for the hardware prefetcher.
 static void item_to_panels(const RaggedView& side, int64_t item, int64_t after, int64_t k0, int64_t columns,
                            float* panels) {
   constexpr int64_t ahead = 4, line = 64;

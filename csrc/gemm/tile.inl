@@ -1,37 +1,36 @@
-// The GEMM core of every kernel: A (M × K) · B (K × N) in register tiles, each handed to an epilogue while it is still
-// in registers.
+// The GEMM core of every kernel: A (M × K) · B (K × N) in register tiles, which an epilogue takes from registers.
 #pragma once
 #include "gemm/rows.inl"
 
 namespace crossret {
 namespace CROSSRET_ISA {
 
-// What products multiply: 32-bit elements, each one float …
+// Arithmetic of 32-bit elements: floats.
 struct Floats {
   static F multiply_add(F a, F b, F sum) { return V::fma(a, b, sum); }
 };
 
-// … or two neighbouring bfloat16 of a row, multiplied and added up at once where the processor can.
+// Pairs of neighbouring bfloat16 of a row, by the processor's dot products.
 template <class Vec>
 struct Bfloat16Pairs {
   static F multiply_add(F a, F b, F sum) { return Vec::dot_pairs(a, b, sum); }
 };
 
-// The left-hand side by strides, so that it may be read transposed.
+// The left-hand side, with any strides.
 struct Left {
   const float* data;
   int64_t row;
   int64_t k;
 };
 
-// What is read after a product, fetched evenly while the product is taken: of several rows read side by side the
-// processor foresees none.
+// Memory that is read after a product and prefetched evenly during it: the hardware prefetcher does not follow several
+// rows read side by side.
 struct Ahead {
   const char* data;
   int64_t bytes;
-  bool again = false;  // for every panel, not over all of them: it is wanted in the first cache, and at once
+  bool again = false;  // whether it is fetched once for every panel, to stay in the first cache
 
-  // Of so many shares the first, or the one with this number.
+  // Share `number` of `count` even ones.
   Ahead share(int64_t count, int64_t number = 0) const { return {data + bytes / count * number, bytes / count, again}; }
 };
 
@@ -42,7 +41,7 @@ struct Right {
   int64_t k;
 };
 
-// Which k a tile of rows [m, m + rows) goes over: all; or as much as a triangular matrix has there.
+// Extent of k for a tile of rows [m, m + rows): all of it, or the nonzero part of a triangular matrix.
 struct AllOf {
   int64_t depth;
   int64_t begin(int64_t) const { return 0; }
@@ -68,12 +67,12 @@ static inline __attribute__((always_inline)) void clear_tile(F (&sums)[MR][NV]) 
   }
 }
 
-// Adds A · B to the sums of one register tile. Each cell is one chain of multiply-adds over k in order, whatever the
-// tile's shape: results do not depend on how rows and columns are cut into tiles.
+// Adds A · B to the sums of one register tile. Each cell is one chain of multiply-adds over k in order, so that results
+// do not depend on how rows and columns are cut into tiles.
 template <class Element, bool kAhead, int MR, int NV>
 static inline __attribute__((always_inline)) void add_to_tile(F (&sums)[MR][NV], int64_t depth, Left a, const float* b,
                                                               int64_t b_k, Ahead ahead) {
-  // Four rows to a base pointer: twelve pointers would not fit the registers.
+  // One base pointer for four rows: twelve would not fit the registers.
   const float* a0 = a.data;
   const float* a4 = MR > 4 ? a.data + 4 * a.row : a0;
   const float* a8 = MR > 8 ? a.data + 8 * a.row : a0;
@@ -102,7 +101,7 @@ static inline __attribute__((always_inline)) void add_to_tile(F (&sums)[MR][NV],
   }
 }
 
-// Calls work.tile<MR, NV>(m, n) for so many rows, up to MR.
+// Calls work.tile<rows, NV>(m, n), rows up to MR.
 template <int MR, int NV, class Work>
 static inline void tile_of(int64_t rows, int64_t m, int64_t n, const Work& work) {
   if constexpr (MR > 0) {
@@ -114,8 +113,7 @@ static inline void tile_of(int64_t rows, int64_t m, int64_t n, const Work& work)
   }
 }
 
-// Rows in as few tiles as hold them, all of nearly one height: thirteen are 7 + 6, for a tile of one row would wait for
-// its own sums.
+// Rows in as few tiles as hold them, of nearly one height: 13 are 7 + 6, as a tile of one row waits for its own sums.
 template <int NV, class Work>
 static void panel(int64_t rows, int64_t n, const Work& work) {
   int64_t m = 0;
@@ -127,7 +125,7 @@ static void panel(int64_t rows, int64_t n, const Work& work) {
 }
 
 // Calls work.tile<MR, NV>(m, n) for register tiles that cover rows × columns, panel by panel. Columns are rounded up to
-// whole vectors; the last panel is half as wide where that suffices.
+// whole vectors; the last panel has one vector where that suffices.
 template <class Work>
 static void for_each_tile(int64_t rows, int64_t columns, const Work& work) {
   for (int64_t n = 0; n < columns; n += kPanel) {
@@ -144,8 +142,8 @@ struct TileProduct {
   Extent extent;
   Left a;
   Right b;
-  Ahead ahead;    // for each row …
-  int64_t panel;  // … so many of which are from panel to panel
+  Ahead ahead;    // the share of one row of one panel
+  int64_t panel;  // shares from panel to panel
   const Epilogue& epilogue;
 
   template <int MR, int NV>
@@ -160,14 +158,13 @@ struct TileProduct {
   }
 };
 
-// Hands A · B tile by tile to epilogue.take(m, n, F (&)[MR][NV]). N is rounded up to whole vectors, so B must reach
-// that far.
+// Passes A · B tile by tile to epilogue.take(m, n, F (&)[MR][NV]). B must have columns up to a whole vector.
 template <class Element = Floats, class Extent, class Epilogue>
 static void multiply(int64_t rows, int64_t columns, Extent extent, Left a, Right b, const Epilogue& epilogue) {
   for_each_tile(rows, columns, TileProduct<Element, false, Extent, Epilogue>{extent, a, b, {}, 0, epilogue});
 }
 
-// Epilogue: C, with row stride ld, becomes or gains the product. C too must reach up to whole vectors.
+// Epilogue: C = or += product, row stride ld, columns up to whole vectors.
 struct Store {
   float* c;
   int64_t ld;
@@ -187,9 +184,9 @@ struct Store {
 };
 
 #if defined(CROSSRET_AMX)
-// The same through tiles of sixteen rows and columns that multiply pairs of bfloat16: two by two of them at a time, for
-// an operand that is loaded for one product alone takes as long as the product. Rows of A are read up to a multiple of
-// sixteen; depth is whole tiles. Loads of tiles wait for memory, so that it is worth the more to fetch what is ahead.
+// Products of pairs of bfloat16 by tiles of AMX, 16 × 16, two by two at a time, as loading a tile takes as long as
+// multiplying it. Rows of A are read up to a multiple of sixteen; depth is whole tiles. Tile loads wait for memory,
+// which `Ahead` hides.
 template <class Epilogue>
 struct FromMemory {
   const float* c;
@@ -210,7 +207,7 @@ template <bool two_rows, bool two_columns>
 static void multiply_four(int64_t depth, const float* a, int64_t lda, const float* b, float* c, Ahead ahead) {
   constexpr int64_t side = Tiles::rows, row_bytes = kPanel * sizeof(float);
   const char* const end = ahead.data + ahead.bytes;
-  const int64_t lines = ahead.bytes * Tiles::depth / (64 * depth) + 1;  // to fetch by every step, till there are none
+  const int64_t lines = ahead.bytes * Tiles::depth / (64 * depth) + 1;  // cache lines to fetch a step
   Tiles::zero<0>();
   if constexpr (two_columns) Tiles::zero<1>();
   if constexpr (two_rows) Tiles::zero<2>();
@@ -260,8 +257,7 @@ static void multiply_by_tiles(int64_t rows, int64_t columns, int64_t depth, Left
 }
 #endif
 
-// Rows of floats or of pairs of bfloat16, whichever both sides are; of pairs `a` has its elements side by side and rows
-// up to a multiple of Tiles::rows that may be read.
+// The product of floats, or of pairs of bfloat16: `a` then has contiguous rows, readable in whole tiles.
 template <class Epilogue>
 static void multiply_either(bool pairs, int64_t rows, int64_t columns, int64_t depth, Left a, Right b,
                             const Epilogue& epilogue) {
@@ -275,7 +271,7 @@ static void multiply_either(bool pairs, int64_t rows, int64_t columns, int64_t d
   multiply(rows, columns, AllOf{depth}, a, b, epilogue);
 }
 
-// Rows against packed panels, of either kind of element.
+// The product of rows, elements [k, k + depth), with packed panels in the same layout.
 template <class Epilogue>
 static void multiply_rows(const Layout& layout, int64_t k, int64_t depth, int64_t rows, int64_t columns,
                           const float* data, int64_t ld, const float* panels, Ahead ahead, const Epilogue& epilogue) {

@@ -184,8 +184,7 @@ struct CaptionScratch {
 
   CaptionScratch(const HeterogeneousCall& call, const CaptionBlock& block, int64_t images, Workspace& memory)
       : factors(call, block.longest, call.dim, depth_of(call, images), memory),
-        rows(reinterpret_cast<const float**>(
-            memory.floats(layered_pairs(call) ? 4 * paired_depth(depth_of(call, images)) : 0))) {}
+        rows(memory.addresses<const float>(layered_pairs(call) ? 2 * paired_depth(depth_of(call, images)) : 0)) {}
 
  private:
   static int64_t depth_of(const HeterogeneousCall& call, int64_t images) {
@@ -256,7 +255,7 @@ static void caption_gradients(const HeterogeneousCall& call, const CaptionBlock&
     key += call.captions.lengths[other];
     query += call.local ? call.captions.lengths[other] : 1;
   }
-  struct {
+  struct Terms {
     ImageTerm values, keys, queries;
     const float *words, *word_own, *own_logits;
   } of[kChunkImages];
@@ -274,15 +273,12 @@ static void caption_gradients(const HeterogeneousCall& call, const CaptionBlock&
              layer.word_own + query,
              kept.word_own + query};
   }
-  add_of_images(
-      call, words, key_row, false, chunk.count, [&](int64_t i) { return of[i].values; },
-      out.captions.values + first * heads * dim, scratch);
-  add_of_images(
-      call, words, key_row, true, chunk.count, [&](int64_t i) { return of[i].keys; }, out.captions.keys + first * dim,
-      scratch);
-  add_of_images(
-      call, queries, query_row, true, chunk.count, [&](int64_t i) { return of[i].queries; },
-      out.captions.queries + first * dim, scratch);
+  const auto add = [&](int64_t n, int64_t row, bool parts, ImageTerm Terms::* term, float* to) {
+    add_of_images(call, n, row, parts, chunk.count, [&](int64_t i) { return of[i].*term; }, to, scratch);
+  };
+  add(words, key_row, false, &Terms::values, out.captions.values + first * heads * dim);
+  add(words, key_row, true, &Terms::keys, out.captions.keys + first * dim);
+  add(queries, query_row, true, &Terms::queries, out.captions.queries + first * dim);
   for (int64_t q = 0; q < queries; ++q) {
     for (int64_t h = 0; h < heads; ++h) {
       float& of_own = out.captions.own_logits[(first + q) * heads + h];

@@ -54,7 +54,7 @@ class CheckedLayer {
                         tensor.dim() == static_cast<int64_t>(sizes.size()) &&
                         std::equal(sizes.begin(), sizes.end(), tensor.sizes().begin()),
                     name, " must be float32 on the CPU, of the shape that the first queries tell");
-    if (!tensor.is_contiguous()) tensor = torch::stable::contiguous(tensor);
+    tensor = in_order(tensor);
     return tensor.const_data_ptr<float>();
   }
 
@@ -64,7 +64,7 @@ class CheckedLayer {
     STD_TORCH_CHECK(queries.is_cpu() && queries.scalar_type() == ScalarType::Float && queries.dim() == 4 &&
                         queries.size(2) > 0 && queries.size(3) > 0,
                     name, "_queries must be float32 on the CPU, (items, rows, heads, size of a head)");
-    given_.push_back(queries.is_contiguous() ? queries : torch::stable::contiguous(queries));
+    given_.push_back(in_order(queries));
     side.queries = given_.back().const_data_ptr<float>();
     const int64_t n = side.count = queries.size(0), width = side.width = queries.size(1);
     const int64_t heads = queries.size(2), dim = heads * queries.size(3);
@@ -113,7 +113,7 @@ void gradients(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   STD_TORCH_CHECK(given_grad.is_cpu() && given_grad.scalar_type() == ScalarType::Float && given_grad.dim() == 2 &&
                       given_grad.size(0) == call.images.count && given_grad.size(1) == call.captions.count,
                   "the gradient must be float32 of the scores' shape, on the CPU");
-  const Tensor grad = given_grad.is_contiguous() ? given_grad : torch::stable::contiguous(given_grad);
+  const Tensor grad = in_order(given_grad);
   std::vector<Tensor> made;
   std::vector<float*> data;
   for (const Tensor& like : layer.given()) {

@@ -1,7 +1,7 @@
 // The first layer of heterogeneous attention between one image and a block of captions (HAN §3.2): logits across, their
 // softmax merged with each row's attention to its own item, and the weighted sums of values.
 #pragma once
-#include "heterogeneous_attention/pack.inl"
+#include "heterogeneous_attention/products.inl"
 #include "heterogeneous_attention/softmax.inl"
 
 namespace crossret {
@@ -42,8 +42,8 @@ struct LayerScratch {
     word_weights = memory.floats(most * heads * query_row);
     word_factors = memory.floats(read_rows(query_row) * word_factor_row);
     word_own = kept.floats(heads * query_row);
-    region_rows = reinterpret_cast<const float**>(memory.floats(2 * n_queries));
-    word_rows = reinterpret_cast<const float**>(memory.floats(2 * query_row));
+    region_rows = memory.addresses<const float>(n_queries);
+    word_rows = memory.addresses<const float>(query_row);
   }
 };
 

@@ -2,7 +2,6 @@
 // are of attended vectors: a Gram matrix would serve one pair alone.
 #pragma once
 #include "cross_attention/attention.inl"
-#include "heterogeneous_attention/products.inl"
 #include "heterogeneous_attention/unit_rows.inl"
 #include "pairs/pooling.inl"
 

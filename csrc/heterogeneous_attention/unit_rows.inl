@@ -1,6 +1,6 @@
 // Layer normalisation and division by the L2 norm of rows, and their gradients.
 #pragma once
-#include "heterogeneous_attention/pack.inl"
+#include "heterogeneous_attention/products.inl"
 
 namespace crossret {
 namespace CROSSRET_ISA {
@@ -25,9 +25,8 @@ struct RowForm {
   float mean, scale, inverse;
 };
 
-// Rows normalised by the layer and divided by their norm, as the matching takes them. `out` may be `rows`; `pairs`
-// receives them as pairs of bfloat16, where products take these; `nonzero` their norms, 1 or 0; `forms`, unless it is
-// null, their statistics.
+// Rows normalised by the layer and divided by their norm. `out` may be `rows`; `pairs` receives them as pairs of
+// bfloat16, where products take these; `nonzero` their norms, 1 or 0; `forms`, unless null, their statistics.
 static void unit_rows(const HeterogeneousCall& call, const float* rows, int64_t n, int64_t ld, float* out, float* pairs,
                       float* nonzero, RowForm* forms) {
   const int64_t dim = call.dim;

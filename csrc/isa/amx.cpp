@@ -1,4 +1,4 @@
-// The kernels for processors with AMX, which multiplies tiles of bfloat16.
+// The CPU kernels for AMX, which multiplies tiles of bfloat16.
 #include "dispatch.h"
 
 #if defined(CROSSRET_HAS_AMX)

@@ -1,4 +1,4 @@
-// The kernels for processors with AVX2 with FMA.
+// The CPU kernels for AVX2 with FMA.
 #include "dispatch.h"
 
 #if defined(__x86_64__)

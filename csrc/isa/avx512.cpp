@@ -1,4 +1,4 @@
-// The kernels for processors with AVX-512.
+// The CPU kernels for AVX-512.
 #include "dispatch.h"
 
 #if defined(__x86_64__)

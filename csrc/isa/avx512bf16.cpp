@@ -1,4 +1,4 @@
-// The kernels for processors with AVX-512 and AVX512-BF16, which multiplies pairs of bfloat16.
+// The CPU kernels for AVX512-BF16, which multiplies pairs of bfloat16.
 #include "dispatch.h"
 
 #if defined(CROSSRET_HAS_AVX512BF16)

@@ -1,4 +1,4 @@
-// Every CPU kernel, under the vector type and the namespace that the including file has chosen.
+// All CPU kernels, for the vector type and in the namespace of the including file.
 #include "cross_attention/feature_gradients.inl"
 #include "gemm/dense.inl"
 #include "heterogeneous_attention/backward.inl"

@@ -1,4 +1,4 @@
-// The CPU kernels for aarch64, whose vector unit every processor has.
+// The CPU kernels for aarch64, all of whose processors have NEON.
 #if defined(__aarch64__)
 #include <arm_neon.h>
 

@@ -1,4 +1,4 @@
-// The kernels for aarch64 with the BF16 extension, which multiplies pairs of bfloat16.
+// The CPU kernels for aarch64 with the BF16 extension, which multiplies pairs of bfloat16.
 #include "dispatch.h"
 
 #if defined(CROSSRET_HAS_NEON_BF16)

@@ -1,6 +1,6 @@
 // The kernels of CROSSRET_ISA, compiled for CROSSRET_TARGET with the vector type of CROSSRET_VECTOR. No torch or
-// standard header may follow the pragma: their inline functions would be compiled for this instruction set and could
-// then run on processors without it.
+// standard header may follow the pragma: their inline functions, compiled for this instruction set, could be linked
+// into code for other processors.
 #if defined(__x86_64__)
 #include <immintrin.h>
 #else
@@ -15,7 +15,7 @@
   CROSSRET_PRAGMA(clang attribute push(__attribute__((target(sets))), apply_to = function))
 #else
 #define CROSSRET_COMPILE_FOR(sets) CROSSRET_PRAGMA(GCC target(sets))
-// GCC 12 takes the deliberately undefined operands inside its own AVX-512 intrinsics for mistakes.
+// GCC 12 warns of undefined operands in its own AVX-512 intrinsics, which are deliberate.
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif

@@ -6,15 +6,15 @@
 namespace crossret {
 namespace CROSSRET_ISA {
 
-// Epilogue: the largest similarity of each query so far, and which context has it: the first of equals, or the first
-// NaN.
+// Epilogue: the largest similarity of each query so far and, with kNumber, the number of its context: the first of
+// equals, or the first NaN.
 template <bool kNumber>
 struct Best {
   float* values;
   float* numbers;
   int64_t columns;
-  int64_t first;            // of the rows, within the group
-  const float* row_scales;  // null, or what similarities are multiplied by
+  int64_t first;            // number of the first row in the group
+  const float* row_scales;  // factors of similarities; null without scales
   const float* column_scales;
 
   template <int MR, int NV>
@@ -42,7 +42,7 @@ struct Best {
         V::store(values + at, value, left);
         V::store(numbers + at, number, left);
       } else {
-        // max drops a NaN in its first operand: whether there is one is asked apart, two similarities at a time.
+        // max drops a NaN in its first operand: NaN is tested for separately, two similarities at a time.
         V::Mask nan = V::is_nan(before);
 #pragma GCC unroll 16
         for (int i = 0; i < MR; i += 2) nan = V::either(nan, V::unordered(sums[i][j], sums[i + 1 < MR ? i + 1 : i][j]));
@@ -65,13 +65,13 @@ static void maxsim_best(const MaxSimCall& call, const Partial& out, const Rectan
   float* const numbers = out.numbers ? out.numbers + at : nullptr;
   for (int64_t q = 0; q < block.columns; ++q) values[q] = -__builtin_inff();
   for (int64_t q = 0; numbers != nullptr && q < block.columns; ++q) numbers[q] = 0.0f;
-  // Against few queries, whose panels stay in the first cache, a few rows at a time, which then stay there too.
+  // Against few queries, whose panels fit the first cache, rows are taken in strips that fit it too.
   constexpr int64_t first_cache = 6 * 1024;
   const bool in_strips = block.columns * layout.depth <= first_cache;
   const int64_t few = layout.copied ? 48 : 24;  // whole tiles of every instruction set
   const int64_t step = in_strips ? few : group.rows;
-  // A group of this task's own is copied here, each row just ahead of its first product: by the first block, and where
-  // there is no other always to the same place.
+  // The first block copies a group that this task alone takes, strip by strip ahead of its product; without other
+  // blocks all strips go to one place.
   const bool in_place = call.in_place(pairs, group, group.first), copies = !in_place && group.once && block.column == 0;
   const bool again = copies && block.columns == pairs.columns;
   for (int64_t row = 0; row < group.rows; row += step) {
@@ -96,7 +96,7 @@ static void maxsim_best(const MaxSimCall& call, const Partial& out, const Rectan
   }
 }
 
-// The best of an item's parts, in place of those of the first; numbers become those of the item's contexts.
+// Merges the best of an item's parts; numbers become those of the item's contexts.
 static void merge_parts(const Partial& best, const ContextGroup* parts, int64_t n_parts, int64_t column, int64_t n,
                         float* values, int32_t* numbers) {
   for (int64_t q = 0; q < n; ++q) {
@@ -109,7 +109,7 @@ static void merge_parts(const Partial& best, const ContextGroup* parts, int64_t 
       value = best.values[at];
       if (best.numbers) number = parts[k].skip + static_cast<int64_t>(best.numbers[at]);
     }
-    // Of −0 and 0 either may be the maximum, depending on the tiles: + 0 makes both 0.
+    // Whether −0 or 0 is the maximum depends on the tiles: adding 0 makes both 0.
     values[q] = value + 0.0f;
     numbers[q] = static_cast<int32_t>(number);
   }
@@ -146,8 +146,8 @@ static void maxsim_finish(const MaxSimCall& call, const MaxSimGradients* gradien
   }
 }
 
-// Adds the items of a group, columns [k0, k0 + kSlice): every query gets its best context's row, and that context the
-// query's.
+// Adds columns [k0, k0 + kSlice) of the gradients of a group's items: multiples of the best context's row for every
+// query, and of the query's row for that context.
 static void maxsim_feature_gradients(const MaxSimCall& call, const MaxSimGradients& from, bool of_contexts,
                                      const ItemPairs& jobs, const JobGroup& group, int64_t k0, Workspace& memory) {
   const RaggedView& own = of_contexts ? call.contexts : call.queries;

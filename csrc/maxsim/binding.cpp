@@ -20,8 +20,8 @@ struct MaxSim {
     return call;
   }
 
-  // What the forward pass keeps of all pairs, up to 64 MiB: int32, (context items, queries of all items). Which query
-  // is the best of a pair's is not kept, so that "max" searches again.
+  // Best contexts that the forward pass keeps of all pairs, up to 64 MiB: int32 (context items, queries of all items).
+  // Pooling by "max" needs the best query too and searches again.
   static constexpr bool saves = true;
   static bool keeps(const Batch& batch, const MaxSimCall& call) {
     constexpr int64_t most = 16 << 20;
@@ -47,8 +47,7 @@ struct MaxSim {
   static constexpr auto differentiate = &differentiate_maxsim;
 };
 
-// Scores, and in rows of `width` queries, or of as many as the longest item has where that is not given, their
-// contexts.
+// Scores, and the best contexts in rows of `width` query places, by default as many as the longest item has.
 void maxsim_argmax(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   Arguments arguments(stack, n_arguments);
   Batch batch(arguments);
@@ -65,7 +64,7 @@ void maxsim_argmax(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   stack[1] = torch::stable::detail::from(indices);
 }
 
-// Scores as they are asked for, and with the directions exchanged.
+// Scores in the call's direction and in the other.
 void maxsim_both(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   Arguments arguments(stack, n_arguments);
   Batch batch(arguments);

@@ -1,4 +1,4 @@
-// Sum-Max both ways: of one product the best context of every query, and the best query of every context.
+// Sum-Max in both directions from one product: the best context of every query, and the best query of every context.
 #pragma once
 #include "maxsim/problem.h"
 #include "pairs/pooling.inl"
@@ -11,24 +11,19 @@ struct LargerOrNan {
   F operator()(F a, F b) const { return V::select(V::unordered(a, b), V::set(__builtin_nanf("")), V::max(a, b)); }
 };
 
+// Workspace: similarities, group × block with row stride limits.columns, and the largest of either side.
 struct BothBuffers {
-  float* similarities;  // of all contexts of a group, row stride limits.columns
-  float* of_queries;
-  float* of_contexts;
+  float *similarities, *of_queries, *of_contexts;
+
+  BothBuffers(const Limits& limits, Workspace& memory)
+      : similarities(memory.floats(limits.rows * limits.columns)),
+        of_queries(memory.floats(limits.columns)),
+        of_contexts(memory.floats(limits.rows)) {}
 };
 
-static BothBuffers take_both_buffers(const Operands& operands, Workspace& memory) {
-  const Limits& limits = operands.limits;
-  BothBuffers buffers{};
-  buffers.similarities = memory.floats(limits.rows * limits.columns);
-  buffers.of_queries = memory.floats(limits.columns);
-  buffers.of_contexts = memory.floats(limits.rows);
-  return buffers;
-}
+static void maxsim_both_memory(const Operands& operands, Workspace& memory) { BothBuffers(operands.limits, memory); }
 
-static void maxsim_both_memory(const Operands& operands, Workspace& memory) { take_both_buffers(operands, memory); }
-
-// The largest of each of n columns of some rows. Of −0 and 0 it is 0.
+// The largest number of each of n columns; 0 for −0.
 static void best_of_columns(const float* s, int64_t ld, int64_t rows, int64_t n, float* best) {
   for (int64_t j = 0; j < n; j += V::width) {
     F found = V::load(s + j, n - j);
@@ -37,7 +32,7 @@ static void best_of_columns(const float* s, int64_t ld, int64_t rows, int64_t n,
   }
 }
 
-// The largest of the first n of each of some rows, in the same way.
+// The largest of the first n numbers of each row; 0 for −0.
 static void best_of_rows(const float* s, int64_t ld, int64_t rows, int64_t n, float* best) {
   if (n < V::width) {
     for (int64_t r = 0; r < rows; ++r) best[r] = max_of(s + r * ld, n) + 0.0f;
@@ -47,7 +42,7 @@ static void best_of_rows(const float* s, int64_t ld, int64_t rows, int64_t n, fl
     F found[V::width];
     for (int64_t i = 0; i < V::width; ++i) {
       const float* row = s + (r + i < rows ? r + i : rows - 1) * ld;
-      found[i] = V::load(row + n - V::width);  // some of which come twice, which no maximum shows
+      found[i] = V::load(row + n - V::width);  // overlaps the vectors below, which a maximum allows
       for (int64_t j = 0; j + V::width < n; j += V::width) found[i] = LargerOrNan{}(found[i], V::load(row + j));
     }
     V::store(best + r, V::add(V::reduce_rows(found, LargerOrNan{}), V::zero()), rows - r);
@@ -56,7 +51,7 @@ static void best_of_rows(const float* s, int64_t ld, int64_t rows, int64_t n, fl
 
 static void maxsim_both(const MaxSimCall& call, const Rectangle& pairs, const ContextGroup& group,
                         const QueryBlock& block, Workspace& memory) {
-  const BothBuffers buffers = take_both_buffers(call, memory);
+  const BothBuffers buffers(call.limits, memory);
   const int64_t ld = call.limits.columns;
   similarities_of(call, pairs, group, block, buffers.similarities, ld, {});
   const float* rows = buffers.similarities;

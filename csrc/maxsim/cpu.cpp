@@ -15,15 +15,15 @@ namespace {
 void lay_out(MaxSimCall& call) {
   const int64_t cache = second_cache_floats();
   const int64_t panel_floats = cache * 9 / 16;
-  const int64_t part_floats = cache / 4;         // rows that stay there too while every panel passes over them, …
-  const int64_t copied_floats = cache * 3 / 32;  // … copied ones besides what they were copied from
-  call.factors = call.dots = false;              // scores have their bits whatever the batch
+  const int64_t part_floats = cache / 4;         // rows that stay in the cache while panels pass over them
+  const int64_t copied_floats = cache * 3 / 32;  // copied rows, whose originals take cache too
+  call.factors = call.dots = false;              // a score's bits do not depend on the batch
   call.limits = plan_limits(call.contexts, call.queries, call.query_layout);
   Limits& limits = call.limits;
   const int64_t fitting = panel_floats / call.query_layout.depth / kPad * kPad;
   limits.columns = std::min(limits.columns, std::clamp<int64_t>(fitting, kPad, 4096));
   limits.filled_columns = std::min(limits.filled_columns, limits.columns);
-  constexpr int64_t tile = 12;  // rows, of the highest
+  constexpr int64_t tile = 12;  // rows of the highest tile
   const bool copied = call.context_layout.copied || call.contexts.masked || call.contexts.norms != nullptr ||
                       (call.context_layout.kind == Elements::floats && call.contexts.dtype != Dtype::float32);
   const int64_t rows = (copied ? copied_floats : part_floats) / call.context_layout.ld / tile * tile;
@@ -41,7 +41,7 @@ Steps steps_of(const Kernels& kernels, const MaxSimCall& call, const MaxSimGradi
     kernels.pack_queries(call, pairs, block, memory);
   };
   steps.prepare = [&](const Rectangle& pairs, const ContextGroup& group, Workspace&) {
-    if (!group.once) kernels.copy_contexts(call, pairs, group);  // else `best` does, a few rows at a time
+    if (!group.once) kernels.copy_contexts(call, pairs, group);  // else `best` copies strips
   };
   steps.run = [&](const Rectangle& pairs, const ContextGroup& group, const QueryBlock& block, const Partial& best,
                   Workspace&) { maxsim_kernels_of(kernels).best(call, best, pairs, group, block); };
@@ -66,7 +66,7 @@ void run_chunk(const Kernels& kernels, const MaxSimCall& call, const BackwardPro
   const MaxSimGradients kept{chunk.grads.data(), best.data(), coefs.data(), offsets.data()};
   if (call.kept == nullptr) {
     run_pairs(problem, chunk, steps_of(kernels, call, &kept));
-  } else {  // by the forward pass; and every query of a pair has one gradient
+  } else {  // kept by the forward pass; all queries of a pair have one gradient
     for (int64_t k = 0; k < chunk.pairs.size(); ++k) {
       const int64_t query = chunk.pairs.queries[k], n = call.queries.length(query);
       std::copy_n(call.kept_of(chunk.pairs.contexts[k], query), n, best.begin() + offsets[k]);
@@ -88,7 +88,7 @@ void run_chunk(const Kernels& kernels, const MaxSimCall& call, const BackwardPro
 void score_maxsim(const Kernels& kernels, MaxSimCall call, const PairList* pairs, int64_t context_stride,
                   int64_t query_stride) {
   lay_out(call);
-  // Of listed pairs those of one query item go together: it is packed once.
+  // Listed pairs are taken by query item, which is packed once.
   walk_batch(call, pairs, context_stride, query_stride, Owner::query, steps_of(kernels, call, nullptr));
 }
 

@@ -1,4 +1,4 @@
-// Sum-Max on the CPU: what runs on one thread is the kernels', what lies around it is here.
+// Sum-Max on the CPU: plans, threads and workspaces around the kernels.
 #pragma once
 #include "dispatch.h"
 #include "maxsim/problem.h"
@@ -6,8 +6,7 @@
 
 namespace crossret {
 
-// Fills call.scores, and call.argmax or call.kept where these are: (context, query) at context_stride and query_stride,
-// or those listed.
+// Fills call.scores, and call.argmax or call.kept unless null, of all pairs by these strides or of listed ones.
 void score_maxsim(const Kernels& kernels, MaxSimCall call, const PairList* pairs, int64_t context_stride,
                   int64_t query_stride);
 

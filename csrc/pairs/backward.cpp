@@ -9,19 +9,18 @@ namespace crossret {
 
 namespace {
 
-// 32 MiB for what is kept of a chunk's pairs and, besides, the sums of gradients that are returned in half precision;
-// the sums get half of it at most.
+// 32 MiB for what is kept of a chunk's pairs and for float32 sums of gradients in half precision, at most half of it.
 constexpr int64_t kHeldFloats = 8 * 1024 * 1024;
 constexpr int64_t kSummedFloats = kHeldFloats / 2;
-constexpr int64_t kPlanFloats = 80;  // what a pair takes at most in the lists and plans of its chunk
+constexpr int64_t kPlanFloats = 80;  // of a pair in the lists and plans of its chunk, at most
 
-// Items of a part, of as few even parts as can be that have `most` at most, or one.
+// Items of a part where `items` are cut into the fewest even parts of at most `most`, or of one.
 int64_t even_part(int64_t items, int64_t most) {
   const int64_t parts = (items - 1) / std::max<int64_t>(most, 1) + 1;
   return (items - 1) / parts + 1;
 }
 
-// Calls run for chunks of pairs within two ranges of items; a chunk holds at most `floats`.
+// Calls run for chunks of pairs of two ranges of items; a chunk keeps at most `floats`.
 class Chunks {
  public:
   Chunks(const BackwardProblem& problem, Range contexts, Range queries, int64_t floats, BackwardMemory& memory,
@@ -34,7 +33,7 @@ class Chunks {
     for (int64_t c = contexts_.begin; c < contexts_.end; ++c) {
       for (int64_t q = queries_.begin; q < queries_.end; ++q) zeros += problem_.grads.of(c, q) == 0.0f;
     }
-    // Listed pairs cost up to half as much again each: a rectangle of one item packs the other side for itself alone.
+    // A listed pair costs up to 1.5 times as much: a rectangle of one item packs the other side for itself.
     const int64_t count = (contexts_.end - contexts_.begin) * (queries_.end - queries_.begin);
     return 3 * zeros < count ? run_all() : run_nonzero();
   }
@@ -55,14 +54,13 @@ class Chunks {
     flush();
   }
 
-  // All pairs, by ranges of contexts × ranges of queries.
+  // Takes all pairs, by ranges of contexts × ranges of queries.
   void run_all() {
     const Operands& operands = problem_.operands;
     const int64_t context = longest_item(operands.contexts), query = longest_item(operands.queries);
     const int64_t pair = problem_.pair_floats(context, query) + kPlanFloats;
     const int64_t per_context = problem_.context_floats(context);
-    // All of the side with fewer rows, where they fit, and some of the other: the former is packed anew for every
-    // chunk.
+    // A chunk has all of the side with fewer rows, where they fit, which is packed again for every chunk.
     const int64_t all_contexts = contexts_.end - contexts_.begin, all_queries = queries_.end - queries_.begin;
     int64_t n_contexts = all_contexts, n_queries = all_queries;
     if (operands.contexts.rows < operands.queries.rows) {
@@ -93,12 +91,12 @@ class Chunks {
     }
   }
 
-  // Takes pairs in the order they come and runs a chunk whenever one is full.
+  // Adds a pair and runs the chunk when it is full.
   void gather(int64_t context, int64_t query, float grad, int64_t place) {
     const Operands& operands = problem_.operands;
     if (grad == 0.0f || operands.contexts.length(context) == 0 || operands.queries.length(query) == 0) return;
     const int64_t pair = problem_.pair_floats(context, query) + kPlanFloats, own = problem_.context_floats(context);
-    // A context that comes again later is counted again: the bound holds in any order.
+    // A context that returns later is counted again, so that the bound holds in any order.
     if (held_ + pair + (context == last_context_ ? 0 : own) > floats_) {
       memory_.kept_at_once = floats_;
       flush();
@@ -141,8 +139,7 @@ class Chunks {
   int64_t last_context_ = -1;
 };
 
-// Successive jobs with the same partners, as all pairs have: what is prepared of a partner then serves the whole group.
-// Groups stay small where threads would idle.
+// Groups of successive jobs with the same partners, packed once for the group; small ones where threads would idle.
 std::vector<Range> group_jobs(const RaggedView& side, const ItemPairs& jobs, int64_t slices, int64_t threads) {
   const int64_t most = std::clamp<int64_t>(jobs.count * slices / (4 * threads), 1, kGroupJobs);
   const auto same_partners = [&](int64_t a, int64_t b) {

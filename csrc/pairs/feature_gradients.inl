@@ -1,11 +1,11 @@
-// Gradients of feature rows: added to their sum in slices of columns, taken through the L2 normalisation, rounded.
+// Gradients of feature rows: summed in slices of columns, taken through the L2 normalisation, rounded.
 #pragma once
 #include "gemm/rows.inl"
 
 namespace crossret {
 namespace CROSSRET_ISA {
 
-// sums (rows of the item × dim, contiguous) += the item's slice [k0, k0 + columns), row stride kSlice.
+// sums (rows of the item, dim) += the item's slice of columns [k0, k0 + columns), row stride kSlice.
 static void add_slice(const RaggedView& side, int64_t item, int64_t k0, int64_t columns, const float* slice,
                       float* sums) {
   for (int64_t r = 0; r < side.length(item); ++r) {
@@ -17,7 +17,7 @@ static void add_slice(const RaggedView& side, int64_t item, int64_t k0, int64_t 
   }
 }
 
-// out[j] += factor · row[j], row given by its side.
+// out[j] += factor · row[k0 + j], the row normalised where its side is.
 static void add_scaled_row(const RaggedView& side, int64_t item, int64_t r, int64_t k0, int64_t columns, float factor,
                            float* out) {
   const void* data = side.row(item, r);
@@ -29,18 +29,13 @@ static void add_scaled_row(const RaggedView& side, int64_t item, int64_t r, int6
 }
 
 static inline void store_features(void* row, Dtype dtype, int64_t k, F v, int64_t n) {
-  switch (dtype) {
-    case Dtype::bfloat16:
-      return V::store_bf16(static_cast<uint16_t*>(row) + k, v, n);
-    case Dtype::float16:
-      return V::store_f16(static_cast<uint16_t*>(row) + k, v, n);
-    default:
-      return V::store(static_cast<float*>(row) + k, v, n);
-  }
+  if (dtype == Dtype::bfloat16) return V::store_bf16(static_cast<uint16_t*>(row) + k, v, n);
+  if (dtype == Dtype::float16) return V::store_f16(static_cast<uint16_t*>(row) + k, v, n);
+  V::store(static_cast<float*>(row) + k, v, n);
 }
 
-// One row's summed gradient, rounded into `out` of the features' dtype; `out` may be the sum itself. Where the side is
-// normalised, the sum is the gradient of the unit row x̂ = x / ‖x‖, and that of x is (g − x̂ (x̂ · g)) / ‖x‖.
+// Stores one row's summed gradient in the features' dtype; `out` may be `sum`. Where the side is normalised, the sum g
+// is the gradient of x̂ = x / ‖x‖, and that of x is (g − x̂ (x̂ · g)) / ‖x‖.
 static void finish_gradient(const RaggedView& side, int64_t item, int64_t r, const float* sum, void* out) {
   const void* data = side.row(item, r);
   const F scale = V::set(row_scale(side, item, r));

@@ -1,4 +1,4 @@
-// Memory that is used many times over: taken anew only where more is wanted than before.
+// Memory that is kept between uses and allocated again only where more is wanted.
 #pragma once
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -10,8 +10,7 @@
 
 namespace crossret {
 
-// Asks for large pages of fresh memory. Large results come from the system anew at every call, a page at a time,
-// which takes as long as to compute them, or several times as long.
+// Asks for large pages of fresh memory: faults of small pages in large results take longer than computing them.
 inline void in_large_pages(void* data, int64_t bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
   constexpr uintptr_t page = 4096;
@@ -19,7 +18,7 @@ inline void in_large_pages(void* data, int64_t bytes) {
   if (bytes < large) return;
   const auto first = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
   const auto end = (reinterpret_cast<uintptr_t>(data) + bytes) / page * page;
-  madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);  // or stays as it is
+  madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);  // small pages stay where it fails
 #else
   (void)data, (void)bytes;
 #endif
@@ -27,7 +26,7 @@ inline void in_large_pages(void* data, int64_t bytes) {
 
 class Memory {
  public:
-  // At least so many bytes, on a cache line; what they held before is lost.
+  // At least so many bytes, aligned to a cache line; their contents are lost.
   void* bytes(int64_t count) {
     if (count > size_) {
       data_.reset();  // first: never both at once

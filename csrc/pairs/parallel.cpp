@@ -12,7 +12,7 @@ namespace crossret {
 
 namespace {
 
-// How a thread rounds and what it makes of numbers below the normal range.
+// A thread's rounding mode and treatment of subnormal numbers.
 struct FloatMode {
   std::fenv_t mode;
   FloatMode() { std::fegetenv(&mode); }
@@ -29,8 +29,7 @@ bool in_forked_child() { return forked; }
 int64_t thread_count() { return forked ? 1 : static_cast<int64_t>(torch::stable::get_num_threads()); }
 
 int64_t worthwhile_threads(double multiply_adds) {
-  // Some 30 µs of one thread: several times what an idle core takes to join in. One that is busy with something else
-  // takes milliseconds, whatever it is joined for.
+  // About 30 µs of one thread, several times what waking an idle core takes.
   constexpr double grain = 1 << 20;
   const double worth = multiply_adds / grain;
   if (worth < 2) return 1;  // before torch is asked
@@ -47,11 +46,10 @@ void parallel(int64_t items, double multiply_adds, int64_t bytes, Memory& memory
   if (items == 0) return;
   const int64_t workers = std::min(items, worthwhile_threads(multiply_adds));
   const int64_t stride = (bytes + 63) / 64 * 64;
-  // Taken here, not by the workers: running out of memory then raises where it can be caught.
+  // Allocated here, not by the workers, so that running out of memory raises where it can be caught.
   char* const first_workspace = static_cast<char*>(memory.bytes(workers * stride + 64));
   std::atomic<int64_t> next{0};
-  // Items are handed out a few at a time, so that a slow core does not hold up the rest, and neighbours stay together;
-  // who computes an item does not show in its result.
+  // Items are handed out a few at a time: neighbours stay on one core, and a slow core does not delay the rest.
   const int64_t few = std::clamp<int64_t>(items / (32 * workers), 1, 8);
   const auto run = [&](int64_t first, int64_t last) {
     for (int64_t worker = first; worker < last; ++worker) {
@@ -64,7 +62,7 @@ void parallel(int64_t items, double multiply_adds, int64_t bytes, Memory& memory
     }
   };
   if (workers == 1) return run(0, 1);
-  // All compute as the caller does: torch.set_flush_denormal reaches the thread that asks alone.
+  // Workers take the caller's floating-point mode: torch.set_flush_denormal sets it for the calling thread alone.
   torch::stable::parallel_for(0, workers, 1, [&run, caller = FloatMode()](int64_t first, int64_t last) {
     const FloatMode own;
     caller.set();

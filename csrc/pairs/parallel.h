@@ -1,4 +1,4 @@
-// Runs independent pieces of work over torch's threads, each thread with its own workspace.
+// Independent pieces of work over torch's threads, each thread with its own workspace.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -9,21 +9,20 @@
 
 namespace crossret {
 
-// Whether this process was forked from one that had the library loaded: it has none of that one's threads, and OpenMP
-// would wait for them.
+// Whether this process was forked after the library was loaded: OpenMP would wait for threads that are not there.
 bool in_forked_child();
 
-// torch's threads; one in a forked child.
+// Number of torch's threads; 1 in a forked child.
 int64_t thread_count();
 
-// How many of them are worth waking for so many multiply-adds.
+// Number of threads that are worth waking for so many multiply-adds.
 int64_t worthwhile_threads(double multiply_adds);
 
-// What a pass over a side's rows costs, which memory bounds, as multiply-adds.
+// Cost of a pass over a side's rows, which memory bounds, in multiply-adds.
 double pass_work(const RaggedView& side);
 
-// Calls work(item, workspace) for every item in [0, items), in any order; all of them together cost about so many
-// multiply-adds. A workspace of `bytes`, taken from `memory`, is new to each item.
+// Calls work(item, workspace) for every item in [0, items), in any order; together they cost about so many
+// multiply-adds. Each item starts with an empty workspace of `bytes` from `memory`.
 void parallel(int64_t items, double multiply_adds, int64_t bytes, Memory& memory,
               const std::function<void(int64_t, Workspace&)>& work);
 

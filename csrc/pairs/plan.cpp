@@ -11,9 +11,8 @@ namespace crossret {
 
 namespace {
 
-// Places of the pairs sorted by key, equal keys in their order. Sixteen bits of the keys at a time: a few pairs of very
-// many items cost what the pairs do. Of pairs in random order std::stable_sort takes 30 ms for as many as are planned
-// at once, five times as long, while the other threads wait.
+// Places of the pairs sorted by key, a stable radix sort by 16 bits: it is five times as fast as std::stable_sort,
+// which takes 30 ms for kPlannedPairs in random order while the other threads wait.
 std::vector<int64_t> sorted_places(const std::vector<int64_t>& keys) {
   constexpr int bits = 16;
   constexpr int64_t digits = int64_t{1} << bits;
@@ -33,9 +32,9 @@ std::vector<int64_t> sorted_places(const std::vector<int64_t>& keys) {
   return places;
 }
 
-constexpr int64_t kVector = 16;  // floats; every ISA's vector width divides it
+constexpr int64_t kVector = 16;  // floats; a multiple of every instruction set's vector width
 
-// Columns of a block, up to `most`: whole panels, or, for items of one length, the number that they fill best.
+// Columns of a block, up to `most`: whole panels, or the number that items of one length fill best.
 int64_t fitting_columns(const RaggedView& side, int64_t most) {
   int64_t best = most / kPad * kPad;
   const auto another = [&](const Item& item) { return item.length != side.longest; };
@@ -48,8 +47,8 @@ int64_t fitting_columns(const RaggedView& side, int64_t most) {
   return best;
 }
 
-// Appends the items of a range that have rows, ordered so that blocks of `columns` rows, taken greedily from the front,
-// come out full: each takes the longest item that still fits. A last panel half empty costs as much as a full one.
+// Appends the items of a range that have rows, ordered so that blocks of `columns` rows, filled from the front, are
+// full: the longest item that still fits comes next. A panel half empty costs as much as a full one.
 void append_packed(const RaggedView& side, Range range, int64_t columns, std::vector<int64_t>& order) {
   if (side.rows <= columns) {
     for (int64_t item = range.begin; item < range.end; ++item) {
@@ -62,12 +61,12 @@ void append_packed(const RaggedView& side, Range range, int64_t columns, std::ve
     if (side.length(item) > 0) by_length[side.length(item)].push_back(item);
   }
   for (int64_t room = columns; !by_length.empty();) {
-    auto longer = by_length.upper_bound(room);  // than what fits
+    auto longer = by_length.upper_bound(room);  // than the room that is left
     if (longer == by_length.begin() && room < columns) {
       room = columns;
       continue;
     }
-    if (longer == by_length.begin()) longer = by_length.end();  // than a block are all: the longest takes several
+    if (longer == by_length.begin()) longer = by_length.end();  // all are longer than a block: it takes several
     const auto fitting = std::prev(longer);
     order.push_back(fitting->second.back());
     fitting->second.pop_back();
@@ -76,10 +75,10 @@ void append_packed(const RaggedView& side, Range range, int64_t columns, std::ve
   }
 }
 
-// Whether one side of the rectangle is so short that packing the other would take as long as their product.
+// Whether one side of the rectangle is so short that packing the other would take longer than their product.
 bool takes_dots(const Operands& operands, const Rectangle& pairs) {
   constexpr int64_t few_rows = 96;
-  constexpr int64_t least_depth = 384;  // or the sums at the end of every dot product cost more than packing
+  constexpr int64_t least_depth = 384;  // below it the sums across lanes cost more than packing
   if (!operands.dots || operands.contexts.dim < least_depth) return false;
   if (pairs.columns <= few_rows) return true;
   int64_t rows = 0;
@@ -91,7 +90,7 @@ bool takes_dots(const Operands& operands, const Rectangle& pairs) {
 }  // namespace
 
 double product_work(const Operands& operands, double contexts, double queries) {
-  // Of one similarity: its product, its share of a softmax and a row of a factor.
+  // Multiply-adds of one similarity besides its product and a row of a factor.
   constexpr double elementwise = 32;
   const auto per_cell =
       static_cast<double>(operands.contexts.dim + std::min(operands.contexts.longest, operands.contexts.dim));
@@ -124,22 +123,22 @@ std::vector<Range> split(const RaggedView& side, Range range, int64_t rows) {
 
 int64_t second_cache_floats() {
   static const int64_t found = [] {
-    constexpr int64_t least = 256 << 10, usual = 1 << 20, most = 2 << 20;  // bytes; more were never measured
-    const int64_t bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);                  // none where it is not known
+    constexpr int64_t least = 256 << 10, usual = 1 << 20, most = 2 << 20;  // bytes; larger ones are not measured
+    const int64_t bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);                  // 0 or −1 where it is unknown
     return (bytes <= 0 ? usual : std::clamp(bytes, least, most)) / 4;
   }();
   return found;
 }
 
 Limits plan_limits(const RaggedView& contexts, const RaggedView& queries, const Layout& queries_as) {
-  const int64_t block_floats = second_cache_floats() * 9 / 16;  // what products read of a block at a time
+  const int64_t block_floats = second_cache_floats() * 9 / 16;  // of a block's slice
   const int64_t once_floats = second_cache_floats() * 3 / 16;
-  constexpr int64_t slice = 1024;      // of k, in those products
+  constexpr int64_t slice = 1024;      // elements of k
   constexpr int64_t shared_rows = 48;  // four full tiles
   Limits limits{};
   limits.rows = std::max(contexts.longest, std::min(shared_rows, contexts.rows));
   const int64_t depth = std::min(queries_as.depth, slice);
-  // A block that one group alone meets is packed for it, and had better stay in a small cache meanwhile.
+  // A block that one group alone takes is packed just ahead, and takes less of the cache.
   const int64_t floats = contexts.rows <= limits.rows ? once_floats : block_floats;
   const int64_t most = std::clamp<int64_t>(floats / depth / kVector * kVector, kPad, 192);
   limits.filled_columns = std::max(queries.longest, std::min(fitting_columns(queries, most), queries.rows));
@@ -269,7 +268,7 @@ void place(const Operands& operands, const Rectangle& pairs, QueryBlock& block, 
 }
 
 void place(const Operands& operands, const Rectangle& pairs, ContextGroup& group, Workspace& memory) {
-  constexpr int64_t beyond = 16;  // rows that tiles read behind the last
+  constexpr int64_t beyond = 16;  // rows of a tile of AMX
   bool in_place = true;
   for (int64_t i = group.first; i < group.first + group.count; ++i) {
     in_place = in_place && operands.in_place(pairs, group, i);

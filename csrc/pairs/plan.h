@@ -1,4 +1,4 @@
-// Cuts a batch of pairs into pieces that can be scored independently of each other.
+// The planner: cuts a batch of pairs into pieces that are scored independently of each other.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace crossret {
 
-// Pairs as a caller lists them, row by row: (image, caption), one of which is the context.
+// The caller's pairs, rows (image, caption); `context_column` is the context's.
 struct PairList {
   const int64_t* data;
   int64_t count;
@@ -18,7 +18,7 @@ struct PairList {
   int64_t query(int64_t k) const { return data[2 * k + 1 - context_column]; }
 };
 
-// Listed pairs planned at once: their plans take some MiB, whatever the list.
+// Listed pairs that are planned at a time, so that plans take some MiB.
 constexpr int64_t kPlannedPairs = 1 << 17;
 
 struct Pairs {
@@ -33,13 +33,13 @@ struct Pairs {
   int64_t size() const { return static_cast<int64_t>(slots.size()); }
 };
 
-// About how many multiply-adds so many contexts and queries take.
+// Multiply-adds of the rows of contexts and queries, about.
 double product_work(const Operands& operands, double contexts, double queries);
 double product_work(const Operands& operands, const Pairs& pairs);
 
 struct Plan {
   std::vector<Rectangle> rectangles;
-  std::vector<int64_t> indices;  // what the rectangles point into
+  std::vector<int64_t> indices;  // of the rectangles
 };
 
 struct ItemPairsPlan {
@@ -50,7 +50,7 @@ struct ItemPairsPlan {
   }
 };
 
-// What the cache holds that a core has for itself.
+// Capacity of a core's second cache.
 int64_t second_cache_floats();
 
 Limits plan_limits(const RaggedView& contexts, const RaggedView& queries, const Layout& queries_as);
@@ -61,27 +61,26 @@ struct Range {
   bool contains(int64_t item) const { return begin <= item && item < end; }
 };
 
-// Splits a range of items into successive parts of about `rows` rows each, of more only where one item has more.
+// Splits a range of items into successive parts of at most `rows` rows, or of one longer item.
 std::vector<Range> split(const RaggedView& side, Range range, int64_t rows);
 
-// All pairs of two ranges of items, those with no rows left out, in one rectangle without strides. Queries are ordered
-// so that their blocks come out full.
+// All pairs of two ranges of items but empty ones, in one rectangle without strides, queries ordered to fill blocks.
 Plan plan_all(const Operands& operands, Range contexts, Range queries);
 
 enum class Owner { context, query };
 
-// Listed pairs, a rectangle for each item of the owner's side; with `whole` never more than one.
+// Listed pairs in rectangles of one item of the owner's side each, of bounded size unless `whole`.
 Plan plan_pairs(const Operands& operands, const Pairs& pairs, Owner owner, bool whole);
 
-// The same pairs, but for those of an item with no rows, seen from one side; slots are their places among all.
+// The pairs, but those of empty items, by the items of one side; slots are places in `pairs`.
 ItemPairsPlan plan_items(const Operands& operands, const Pairs& pairs, Owner side);
 
-// The queries of a rectangle in blocks, its contexts in groups. Of whole items; or (Sum-Max) contexts item by item, in
-// parts that stay in the second cache while panels pass over them, and long queries in several blocks.
+// The queries of a rectangle in blocks, its contexts in groups: of whole items; or, for Sum-Max, contexts item by item
+// in parts that stay in the second cache while panels pass over them, and long queries in several blocks.
 std::vector<QueryBlock> cut_blocks(const Operands& operands, const Rectangle& pairs, bool whole_items);
 std::vector<ContextGroup> cut_groups(const Operands& operands, const Rectangle& pairs, bool whole_items);
 
-// Memory for what is packed of a block, and copied and made of a group.
+// Takes memory for a packed block, and for a group's copies and factors.
 void place(const Operands& operands, const Rectangle& pairs, QueryBlock& block, Workspace& memory);
 void place(const Operands& operands, const Rectangle& pairs, ContextGroup& group, Workspace& memory);
 

@@ -1,4 +1,4 @@
-// Pools the values of one pair's queries into its score (SCAN Eqs. 5–8), and the gradient of that.
+// Pooling of one pair's queries into its score (SCAN Eqs. 5–8), and its gradient.
 #pragma once
 #include "pairs/operands.h"
 #include "simd/math.inl"
@@ -37,7 +37,7 @@ static float pool(const float* values, int64_t n, Pooling pooling, float lambda_
   return pooling == Pooling::avg ? V::reduce_add(sum) / static_cast<float>(n) : V::reduce_add(sum);
 }
 
-// grads[i] = grad · ∂pool/∂values[i]; of equal maxima the first takes all.
+// grads[i] = grad · ∂pool/∂values[i]; the first of equal maxima takes all.
 static void pool_gradient(const float* values, int64_t n, Pooling pooling, float lambda_lse, float grad, float* grads) {
   if (pooling == Pooling::max) {
     const float best = max_of(values, n);

@@ -1,14 +1,13 @@
-// Brings the two sides of a product to where it reads them: queries packed as columns of panels, contexts as rows, with
-// what cross attention asks of either. Whatever the direction, contexts are the rows of products and queries their
-// columns: what runs along the queries of an item runs along memory, and what is summed over contexts is summed down
-// the columns, whole vectors at a time.
+// Packing of queries as columns of panels, copies of contexts as rows, their norms and Gram factors, and the product of
+// both. Contexts are the rows of products and queries their columns in either direction: norms along the queries of an
+// item run along memory, and sums over contexts are sums of whole vectors.
 #pragma once
 #include "gemm/factor.inl"
 
 namespace crossret {
 namespace CROSSRET_ISA {
 
-// Calls visit(i, item, row) for n successive rows of the items listed, from row `skip` of the first of them on.
+// Calls visit(i, item, row) for n successive rows of the listed items, from row `skip` of the first on.
 template <class Visit>
 static inline void for_each_row(const RaggedView& side, const int64_t* items, int64_t skip, int64_t n,
                                 const Visit& visit) {
@@ -19,7 +18,7 @@ static inline void for_each_row(const RaggedView& side, const int64_t* items, in
   }
 }
 
-// The norms of a block's rows that are read where the caller has them.
+// Norms of a block's rows that are read in place.
 static void norms_as_given(const Operands& operands, const Rectangle& pairs, const QueryBlock& block) {
   const RaggedView& side = operands.queries;
   const auto norm = [&](int64_t i, int64_t item, int64_t row) {
@@ -53,13 +52,13 @@ static void pack_queries(const Operands& operands, const Rectangle& pairs, const
   });
 }
 
-// Rows of contexts where they are read.
+// Rows of contexts as products read them.
 struct ContextRows {
   const float* data;
   int64_t ld;
 };
 
-// Those of item i of the group, the first of which is so far into the group.
+// The rows of item i of the group, the first of which is row `row` of the group.
 static ContextRows rows_of(const Operands& operands, const Rectangle& pairs, const ContextGroup& group, int64_t i,
                            int64_t row) {
   const int64_t ld = operands.context_layout.ld;
@@ -68,13 +67,12 @@ static ContextRows rows_of(const Operands& operands, const Rectangle& pairs, con
   return {reinterpret_cast<const float*>(item.rows + group.skip * item.row_bytes), item.row_bytes / 4};
 }
 
-// All rows of a group, but for dot products.
+// All rows of a group, except for dot products.
 static ContextRows rows_of(const Operands& operands, const Rectangle& pairs, const ContextGroup& group) {
   return rows_of(operands, pairs, group, group.first, 0);
 }
 
-// Copies rows [first, first + rows) of a group to `out`, and what their products are multiplied by to `scales`; not
-// those that are read in place.
+// Copies rows [first, first + rows) of a group to `out` and their scales to `scales`, but rows that are read in place.
 static void copy_rows(const Operands& operands, const Rectangle& pairs, const ContextGroup& group, int64_t first,
                       int64_t rows, float* out, float* scales) {
   const RaggedView& side = operands.contexts;
@@ -99,8 +97,8 @@ static void copy_contexts(const Operands& operands, const Rectangle& pairs, cons
   copy_rows(operands, pairs, group, 0, group.rows, group.data, group.scales);
 }
 
-// As many rows as those of `count` items from the `first` on, less `skip` ahead of them, that come next: in what is
-// left of the last item or in the one after it, holes included.
+// The next rows, as many as `rows`, after those of items [first, first + count) without the first `skip`: in the rest
+// of the last item or in the item after it, rows that a mask leaves out included.
 static Ahead rows_after(const RaggedView& side, const int64_t* items, int64_t n_items, int64_t first, int64_t count,
                         int64_t skip, int64_t rows) {
   const int64_t last = first + count - 1, end = count == 1 ? skip + rows : side.length(items[last]);
@@ -112,7 +110,8 @@ static Ahead rows_after(const RaggedView& side, const int64_t* items, int64_t n_
   return {item.rows + item.places[from] * item.row_bytes, rows * item.row_bytes * span / (item.length - from)};
 }
 
-// The rows that come next from memory, or, where both sides are at hand, the next group's.
+// The rows that are read after a product: the next of the side that comes from memory, or the next group's where both
+// sides are packed.
 static Ahead rows_after(const Operands& operands, const Rectangle& pairs, const ContextGroup& group,
                         const QueryBlock& block) {
   if (!group.once && !block.once) {
@@ -126,11 +125,11 @@ static Ahead rows_after(const Operands& operands, const Rectangle& pairs, const 
                                  block.columns);
 }
 
-// What ‖Σ p c‖ of one item is made by: U p, U triangular, or Cᵀ p.
+// The factor by which ‖Σ p c‖ of one item is ‖U p‖, U triangular, or ‖Cᵀ p‖.
 struct Factor {
   bool triangular;
   int64_t n;     // contexts
-  int64_t rows;  // of U or Cᵀ
+  int64_t rows;  // rows of U or Cᵀ
   const float* data;
   int64_t ld;
 
@@ -138,7 +137,7 @@ struct Factor {
   Left transposed() const { return triangular ? Left{data, 1, ld} : Left{data, ld, 1}; }
 };
 
-// The factor of item i of the group; `row` and `factors` are those of the items ahead of it.
+// The factor of item i of the group; `row` and `factors` count rows and floats of factors of the items ahead of it.
 static Factor factor_of(const Operands& operands, const Rectangle& pairs, const ContextGroup& group, int64_t i,
                         int64_t row, int64_t factors) {
   const int64_t n = operands.contexts.length(pairs.contexts[i]);
@@ -154,9 +153,9 @@ static Factor factor_of(const Operands& operands, const Rectangle& pairs, const 
   return {false, n, rows, contexts.data, contexts.ld};
 }
 
-// What making factors takes: rows as floats, where the layout has others, and a factor's scratch.
+// Workspace of factors.
 struct FactorBuffers {
-  float* copied;
+  float* copied;  // rows as floats, where the layout has pairs
   float* scratch;
 };
 
@@ -166,7 +165,7 @@ static FactorBuffers take_factor_buffers(const Operands& operands, Workspace& me
           memory.floats(factor_scratch(operands.most_triangular()))};
 }
 
-// The factors of a group's items.
+// Computes the factors of a group's items.
 static void make_factors(const Operands& operands, const Rectangle& pairs, const ContextGroup& group,
                          const FactorBuffers& buffers) {
   if (operands.kept_factors != nullptr) return;
@@ -189,8 +188,7 @@ static void make_factors(const Operands& operands, const Rectangle& pairs, const
   }
 }
 
-// The factor of an item to be kept: `longest` rows, stride ld, zeros where it has none. Workspace is counted by a run
-// without memory.
+// Stores an item's triangular factor in (longest, ld), padded with zeros; counts the workspace where `out` is null.
 static void keep_factor(const RaggedView& side, int64_t item, int64_t longest, int64_t ld, float* out,
                         Workspace& memory) {
   const int64_t row = pad_row(side.dim);
@@ -206,14 +204,14 @@ static void keep_factor(const RaggedView& side, int64_t item, int64_t longest, i
   }
 }
 
-// Copies the contexts of whole items and makes their factors, unless dot products do.
+// Copies the contexts of whole items and computes their factors, unless dot products do so.
 static void prepare_contexts(const Operands& operands, const Rectangle& pairs, const ContextGroup& group,
                              Workspace& memory) {
   copy_contexts(operands, pairs, group);
   if (!pairs.dots || !group.once) make_factors(operands, pairs, group, take_factor_buffers(operands, memory));
 }
 
-// Epilogue: the similarities, stored; multiplied by the scales of rows and columns at last, where there are such.
+// Epilogue: stores similarities times the scales of rows and columns.
 struct StoreScaled {
   Store store;
   const float* row_scales;
@@ -232,18 +230,18 @@ struct StoreScaled {
   }
 };
 
-// What similarities by dot products take.
+// Workspace of similarities by dot products.
 struct DotBuffers {
-  const float** rows;  // where contexts and queries begin
+  const float** rows;  // addresses of contexts and queries
   FactorBuffers factors;
 };
 
 static DotBuffers take_dot_buffers(const Operands& operands, Workspace& memory) {
-  const int64_t rows = operands.limits.rows + operands.limits.columns;
-  return {reinterpret_cast<const float**>(memory.floats(2 * rows)), take_factor_buffers(operands, memory)};
+  const float** const rows = memory.addresses<const float>(operands.limits.rows + operands.limits.columns);
+  return {rows, take_factor_buffers(operands, memory)};
 }
 
-// The same as dot products of rows, wherever each lies. Columns up to the next whole vector become zero.
+// Similarities as dot products of rows, wherever they lie. Columns up to a whole vector become zero.
 static void dot_similarities(const Operands& operands, const Rectangle& pairs, const ContextGroup& group,
                              const QueryBlock& block, float* similarities, int64_t ld, const DotBuffers& buffers) {
   const float **const at = buffers.rows, **const columns = at + group.rows;
@@ -261,7 +259,7 @@ static void dot_similarities(const Operands& operands, const Rectangle& pairs, c
   });
   multiply_dots<SinglePrecision>(at, group.rows, columns, block.columns, layout.depth, group.once || !block.once,
                                  rows_after(operands, pairs, group, block), similarities, ld);
-  // Not before: of what comes from memory the product fetches ahead. Factors by the first block of a task alone.
+  // After the product, which prefetches rows from memory. The first block of a task computes the factors.
   if (block.once) norms_as_given(operands, pairs, block);
   if (group.once && block.column == 0) make_factors(operands, pairs, group, buffers.factors);
   for (int64_t r = 0; r < group.rows; ++r) {
@@ -269,9 +267,9 @@ static void dot_similarities(const Operands& operands, const Rectangle& pairs, c
   }
 }
 
-// The similarities of a group's contexts with all queries of a block, row stride ld. Cut into slices of k so that a
-// panel's slice stays in the second cache while every row passes over it. Shorter slices would fit the first cache, and
-// lose more by going over the similarities again.
+// The similarities of a group's contexts with all queries of a block, row stride ld. k is cut into slices, so that a
+// panel's slice stays in the second cache for all rows; slices for the first cache would add to the similarities too
+// often.
 static void similarities_of(const Operands& operands, const Rectangle& pairs, const ContextGroup& group,
                             const QueryBlock& block, float* similarities, int64_t ld, const DotBuffers& dots) {
   constexpr int64_t slice = 1024;
@@ -296,7 +294,7 @@ static void similarities_of(const Operands& operands, const Rectangle& pairs, co
   }
 }
 
-// Workspace of either step, counted by a run without memory.
+// Counts the workspace of packing and of factors.
 static void prepare_memory(const Operands& operands, Workspace& memory) {
   memory.floats(V::width * operands.query_layout.ld);
   take_factor_buffers(operands, memory);

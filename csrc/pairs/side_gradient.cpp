@@ -30,7 +30,7 @@ float* SideGradient::rows(int64_t item) const {
 }
 
 void SideGradient::finish() {
-  // A float32 sum is returned as it is, but for the normalisation.
+  // Without normalisation a float32 sum is the result.
   if (buffered() || (wanted() && side_.norms != nullptr)) {
     const int64_t row_bytes = side_.dim * side_.element_bytes();
     Memory none;

@@ -8,26 +8,25 @@
 
 namespace crossret {
 
-// Turns the summed gradient of one row into what is returned; the two are one place where that is float32.
+// Turns the summed gradient of one row into the returned one, in place for float32.
 using FinishGradient = void (*)(const RaggedView&, int64_t item, int64_t row, const float* sum, void* out);
 
-// float32 gradients are summed where they are returned. Those of narrower features, and of masked items, whose rows lie
-// apart, are summed in a buffer that holds
-// some of the items at a time: begin(items), add to rows(item), finish().
+// float32 gradients are summed in the returned tensor. Those of narrower features, and of masked items, whose rows lie
+// apart, are summed in a buffer of some items at a time: begin(items), add to rows(item), finish().
 class SideGradient {
  public:
-  // `out`, (rows of the side × dim) zeros of the features' dtype, is null where no gradient is wanted.
+  // `out`, zeros of the side's shape and dtype, is null where no gradient is wanted.
   SideGradient(const RaggedView& side, void* out, FinishGradient finish);
 
   bool wanted() const { return out_ != nullptr; }
   bool begun() const { return wanted() && items_.begin < items_.end; }
-  // Floats of buffer that all items take together.
+  // Floats of a buffer for all items.
   int64_t floats() const;
-  // Ranges of items, together all of them, whose buffers hold at most `floats` floats, or a single item.
+  // All items in ranges whose buffers hold at most `floats`, or a single item.
   std::vector<Range> ranges(int64_t floats) const;
 
   void begin(Range items);
-  // Where the gradient of the item's rows is summed, for an item of the begun range.
+  // The sum of the gradient of an item's rows, an item of the begun range.
   float* rows(int64_t item) const;
   void finish();
 

@@ -8,13 +8,13 @@ namespace crossret {
 
 namespace {
 
-constexpr int64_t kHeldBytes = 8 << 20;    // of either side, packed
-constexpr int64_t kPartial = 1 << 20;      // partial results that all threads together hold, …
-constexpr int64_t kFewBlocks = 4;          // for which a context group is prepared where it is used, if there …
-constexpr int64_t kManyGroups = 64;        // … are so many that threads need not share one
-constexpr int64_t kTaskPartial = 1 << 15;  // … and those of one task's own
+constexpr int64_t kHeldBytes = 8 << 20;    // either side of a section, packed
+constexpr int64_t kPartial = 1 << 20;      // partial results of a section that all threads share
+constexpr int64_t kTaskPartial = 1 << 15;  // partial results of a section that one task takes
+// A task prepares its own context group where a rectangle has few blocks and more groups than threads.
+constexpr int64_t kFewBlocks = 4, kManyGroups = 64;
 
-// The successive pieces, from `begin` on, that cost kHeldBytes together and are `most` at most, or those of one item.
+// Successive pieces from `begin` on, at most `most` of at most kHeldBytes together, or all pieces of one item.
 template <class Pieces, class Cost>
 Range held(const Pieces& pieces, int64_t begin, int64_t most, const Cost& cost) {
   Range range{begin, begin};
@@ -30,11 +30,11 @@ Range held(const Pieces& pieces, int64_t begin, int64_t most, const Cost& cost) 
   return range;
 }
 
-// What one task's own partial results take. A small rectangle that has more columns than kTaskPartial in one section
-// has one item of them, and no more parts of one context item than its work allows.
+// Floats of a task's partial results. A section of a small rectangle with more columns than kTaskPartial has one query
+// item, and no more parts of one context item than its work allows.
 int64_t task_partial(const Operands& operands) { return 2 * std::max(kTaskPartial, operands.queries.longest); }
 
-// Bytes that a task's workspace takes: for a block and a group of its own and whatever a step takes besides.
+// Bytes of a task's workspace: a block, a group and what a step takes.
 int64_t task_bytes(const Operands& operands, const Steps& steps) {
   const Limits& limits = operands.limits;
   Workspace count;
@@ -47,7 +47,7 @@ int64_t task_bytes(const Operands& operands, const Steps& steps) {
   return count.bytes() + steps.bytes;
 }
 
-// A rectangle's pieces and how its tasks get at them.
+// A rectangle's blocks and groups, and the tasks over them.
 class Walk {
  public:
   Walk(const Operands& operands, const Rectangle& pairs, const Steps& steps)
@@ -58,11 +58,11 @@ class Walk {
         blocks_(cut_blocks(operands, pairs, steps.whole_items)) {}
 
   void by_all_threads(WalkMemory& memory) {
-    // What one task alone uses it packs itself, and has it at hand.
+    // A task packs a block or group that it alone takes, which is then in its cache.
     const auto n_groups = static_cast<int64_t>(groups_.size()), n_blocks = static_cast<int64_t>(blocks_.size());
     const bool in_turn = steps_.in_turn || (n_blocks <= kFewBlocks && n_groups >= kManyGroups);
     const Ready ready{n_groups > 1, n_blocks > (in_turn ? kFewBlocks : 1), true};
-    bool all_held = false;  // whether memory still has every group, as a section before prepared it
+    bool all_held = false;  // whether memory holds every group, prepared by an earlier section
     const auto bytes = [&](auto piece) { return place_one(piece, Workspace()); };
     for_each_section(kPartial, bytes, bytes, [&](Range blocks, Range groups, int64_t columns) {
       const bool all_groups = groups.end - groups.begin == n_groups;
@@ -82,7 +82,7 @@ class Walk {
       const auto parallel_tasks = [&](int64_t n, const auto& run) {
         parallel(n, work, task_bytes(operands_, steps_), memory.workspaces, run);
       };
-      // Task by task the block stays the same: its panels are in a thread's second cache already.
+      // Successive tasks take the same block, whose panels stay in the second cache.
       parallel_tasks(tasks * parts, [&](int64_t task, Workspace& own) {
         const int64_t k = groups.begin + task % tasks, b = blocks.begin + task / tasks;
         take(in_turn ? blocks : Range{b, b + 1}, {k, k + 1}, ready, partial, own);
@@ -107,13 +107,12 @@ class Walk {
   }
 
  private:
-  // What is where products read it, ahead of tasks; or left to the products, which fetch what comes next meanwhile.
+  // Which pieces are packed and prepared ahead of tasks; `by_products` whether products may copy the others themselves.
   struct Ready {
     bool packed, prepared, by_products;
   };
 
-  // Calls run(blocks, groups, columns) for the sections of the rectangle that are held together; of one section so many
-  // partial results at most.
+  // Calls run(blocks, groups, columns) for the sections of the rectangle, each with at most so many partial results.
   template <class BlockCost, class GroupCost, class Run>
   void for_each_section(int64_t most_partial, const BlockCost& block_cost, const GroupCost& group_cost,
                         const Run& run) {
@@ -130,7 +129,7 @@ class Walk {
     }
   }
 
-  // Numbers the columns of blocks that are held together; returns how many they are.
+  // Numbers the columns of a section's blocks; returns their count.
   int64_t number_columns(Range blocks) {
     int64_t columns = 0;
     for (int64_t k = blocks.begin; k < blocks.end; ++k) {
@@ -147,7 +146,7 @@ class Walk {
     return {values, steps_.numbers ? memory.floats(size) : nullptr, columns};
   }
 
-  // Places a block or a group; returns how far memory is used then.
+  // Places a block or a group; returns the bytes used.
   template <class Piece>
   int64_t place_one(Piece& piece, Workspace&& memory) const {
     place(operands_, pairs_, piece, memory);
@@ -177,7 +176,7 @@ class Walk {
              });
   }
 
-  // One task: every block with every group. What is not there yet it packs and prepares in its own memory.
+  // One task: every block with every group. Pieces that are not ready are packed and prepared in its own memory.
   void take(Range blocks, Range groups, Ready ready, const Partial& partial, const Workspace& memory) {
     const bool one_group = groups.end - groups.begin == 1;
     const auto group_at = [&](int64_t k, Workspace& own) {
@@ -209,7 +208,7 @@ class Walk {
     }
   }
 
-  // Finishes the item that begins in group k, if one does.
+  // Finishes the item that begins in group k, if any.
   void finish(int64_t k, Range groups, Range blocks, const Partial& partial, const Workspace& memory) {
     if (groups_[k].skip > 0) return;
     int64_t end = k + 1;

@@ -1,5 +1,4 @@
-// A worker's scratch memory: handed out front to back, nothing freed. Without memory it only counts what would be
-// needed.
+// The workspace of a thread: memory handed out front to back, nothing freed. Without memory it counts what is taken.
 #pragma once
 #include <cstdint>
 
@@ -23,11 +22,17 @@ class Workspace {
     return reinterpret_cast<float*>(start);
   }
 
+  template <class T>
+  T** addresses(int64_t count) {
+    static_assert(sizeof(T*) == 2 * sizeof(float));
+    return reinterpret_cast<T**>(floats(2 * count));
+  }
+
   int64_t bytes() const { return used_; }
 
  private:
 #if defined(__SANITIZE_ADDRESS__)
-  // AddressSanitizer watches what lies between the pieces, as it does of itself between blocks of the heap.
+  // Guards between pieces, which AddressSanitizer watches as it does those between blocks of the heap.
   static constexpr int64_t kGuard = 64;
   void guard(char* start, int64_t wanted) const {
     if (start == nullptr) return;

@@ -1,4 +1,4 @@
-// Self-attention as torch calls it, over the threads that its items are worth.
+// Self-attention as torch calls it, items over threads.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 
@@ -21,10 +21,10 @@ Tensor checked(const Tensor& tensor, ScalarType type, bool right_shape) {
   STD_TORCH_CHECK(tensor.is_cpu() && tensor.scalar_type() == type && right_shape,
                   "self-attention takes float32 (items, rows, 3 · heads · dim) and a bool mask (items, rows), on the "
                   "CPU, and gradients of its results");
-  return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
+  return in_order(tensor);
 }
 
-// What both operations take, in the order of their schemas.
+// Arguments of both operations, in the order of their schemas.
 class Attention {
  public:
   explicit Attention(Arguments& arguments)

@@ -1,11 +1,11 @@
-// What self-attention within padded items is given, and its entry points under one instruction set.
+// Self-attention within padded items and the entry points of its kernels under one instruction set.
 #pragma once
 #include "pairs/operands.h"
 #include "pairs/workspace.h"
 
 namespace crossret {
 
-// softmax(λ q kᵀ) v of every head among the rows of an item, of which the mask leaves some to attend to.
+// softmax(λ q kᵀ) v of every head among the rows of an item; rows attend to those where the mask is true.
 struct SelfAttentionCall {
   const float* projected;  // (items, rows, 3, heads · dim): queries, keys and values
   const bool* mask;        // (items, rows)
@@ -15,7 +15,7 @@ struct SelfAttentionCall {
 
 struct SelfAttentionKernels {
   void (*attend)(const SelfAttentionCall&, int64_t item, float* out, Workspace&);  // (items, rows, heads · dim)
-  // `gradients` are laid out as what was projected.
+  // `gradients` are laid out as `projected`.
   void (*differentiate)(const SelfAttentionCall&, const float* grads, int64_t item, float* gradients, Workspace&);
   void (*scratch)(const SelfAttentionCall&, Workspace&);
 };

@@ -1,4 +1,4 @@
-// Self-attention within an item and its gradients, head by head, from queries, keys and values side by side.
+// Self-attention within an item and its gradients, head by head.
 #pragma once
 #include "gemm/dense.inl"
 #include "self_attention/problem.h"
@@ -7,10 +7,10 @@ namespace crossret {
 namespace CROSSRET_ISA {
 
 struct SelfAttentionScratch {
-  int64_t ld;                  // of weights and their gradients
+  int64_t ld;                  // row stride of weights and gradients
   float *weights, *gradients;  // (rows, ld)
-  float* panels;               // of one head's rows, either way
-  float* absent;               // 0 of a row that is there, −∞ of another
+  float* panels;               // one head's rows, as rows or as columns
+  float* absent;               // addends of logits: 0, or −∞ of a masked row
 
   SelfAttentionScratch(const SelfAttentionCall& call, Workspace& workspace)
       : ld(pad_row(call.rows)),
@@ -24,7 +24,7 @@ static void self_attention_scratch(const SelfAttentionCall& call, Workspace& wor
   SelfAttentionScratch(call, workspace);
 }
 
-// One head of an item: rows of its queries, keys and values, `row` apart.
+// One head of an item: its queries, keys and values, row stride `row`.
 struct AttentionHead {
   const SelfAttentionCall& call;
   const SelfAttentionScratch& scratch;
@@ -80,7 +80,7 @@ struct AttentionHead {
     }
   }
 
-  // ∂L/∂(q · k) from ∂L/∂ weights, in its place.
+  // ∂L/∂(q · k) in place of ∂L/∂weights.
   void differentiate_weights() const {
     const int64_t n = call.rows;
     for (int64_t r = 0; r < n; ++r) {

@@ -1,5 +1,5 @@
-// The tiles of AMX: eight registers of 16 rows × 64 bytes, and products of them. Instructions are written out, for
-// GCC's intrinsics paste the register's number into their text and so take no template parameter.
+// The tiles of AMX: eight registers of 16 rows × 64 bytes, and products of them. Instructions are inline assembly:
+// GCC's intrinsics paste the register's number into their text and take no template parameter.
 #pragma once
 #include <cstdint>
 
@@ -11,8 +11,8 @@ struct Tiles {
   static constexpr int rows = 16, columns = 16;
   static constexpr int depth = 16;  // 32-bit pairs of bfloat16
 
-  // Tiles hold nothing and multiply nothing before this, on every thread, and are zero after it. It costs as much as a
-  // small product, so that one serves all products of a task.
+  // Configures the tiles of the calling thread and clears them. It costs as much as a small product: one serves all
+  // products of a task.
   Tiles() {
     struct alignas(64) Configuration {
       uint8_t palette = 1, first_row = 0, reserved[14] = {};
@@ -23,7 +23,7 @@ struct Tiles {
     static constexpr Configuration whole_tiles{};
     __asm__ volatile("ldtilecfg %0" ::"m"(whole_tiles));
   }
-  // Threads that keep tiles make every switch to another thread save them.
+  // Releases the tiles, which every context switch would save.
   ~Tiles() { __asm__ volatile("tilerelease" ::); }
   Tiles(const Tiles&) = delete;
   Tiles& operator=(const Tiles&) = delete;
@@ -41,7 +41,7 @@ struct Tiles {
     __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(p), "r"(stride_bytes), "i"(T) : "memory");
   }
 
-  // C[m][n] += Σ_k A[m][k] · B[k][n], elements of A and B being pairs of bfloat16 whose products are added up.
+  // C[m][n] += Σ_k A[m][k] · B[k][n], elements of A and B being pairs of bfloat16 whose two products are added.
   template <int C, int A, int B>
   static void multiply() {
     __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));

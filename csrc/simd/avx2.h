@@ -67,7 +67,6 @@ struct Vector {
   static Mask unordered(F a, F b) { return _mm256_cmp_ps(a, b, _CMP_UNORD_Q); }  // where either is NaN
   static Mask either(Mask a, Mask b) { return _mm256_or_ps(a, b); }
   static bool any(Mask m) { return _mm256_movemask_ps(m) != 0; }
-  static bool at(Mask m, int i) { return (_mm256_movemask_ps(m) >> i) & 1; }
   static F select(Mask m, F a, F b) { return _mm256_blendv_ps(b, a, m); }
 
   static F round(F a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
@@ -87,7 +86,6 @@ struct Vector {
   static Double zero_double() { return _mm256_setzero_pd(); }
   static Double low(F a) { return _mm256_cvtps_pd(_mm256_castps256_ps128(a)); }
   static Double high(F a) { return _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1)); }
-  static Double add(Double a, Double b) { return _mm256_add_pd(a, b); }
   static Double fma(Double a, Double b, Double c) { return _mm256_fmadd_pd(a, b, c); }
   static double reduce_add(Double a) {
     const __m128d s = _mm_add_pd(_mm256_castpd256_pd128(a), _mm256_extractf128_pd(a, 1));

@@ -1,5 +1,4 @@
-// The vector type of AVX-512: 16 floats, 32 registers, masks for every tail. With CROSSRET_BF16_DOTS, of AVX512-BF16:
-// it multiplies pairs of bfloat16 too.
+// The vector type of AVX-512: 16 floats, 32 registers, masks for tails; with CROSSRET_BF16_DOTS of AVX512-BF16.
 #pragma once
 #include <immintrin.h>
 
@@ -35,12 +34,8 @@ struct Vector {
 
 #if defined(CROSSRET_BF16_DOTS)
   static constexpr bool bf16_dots = true;
-  static F first_of_pairs(F a) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a), 16)); }
-  static F second_of_pairs(F a) {
-    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32(0xFFFF0000)));
-  }
   static F dot_pairs(F a, F b, F sum) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
-  // Numbers rounded as `store_bf16` does, those of the second behind those of the first.
+  // Pairs of a number of `first` and one of `second`, rounded as `store_bf16` does.
   static F pair(F first, F second) {
     const __m512i high = _mm512_set1_epi32(0xFFFF0000);
     const __m512i behind = _mm512_and_si512(rounded_bf16(second), high);
@@ -74,7 +69,6 @@ struct Vector {
   static Mask unordered(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q); }  // where either is NaN
   static Mask either(Mask a, Mask b) { return a | b; }
   static bool any(Mask m) { return m != 0; }
-  static bool at(Mask m, int i) { return (m >> i) & 1; }
   static F select(Mask m, F a, F b) { return _mm512_mask_blend_ps(m, b, a); }
 
   static F round(F a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
@@ -86,7 +80,6 @@ struct Vector {
   static Double zero_double() { return _mm512_setzero_pd(); }
   static Double low(F a) { return _mm512_cvtps_pd(_mm512_castps512_ps256(a)); }
   static Double high(F a) { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1)); }
-  static Double add(Double a, Double b) { return _mm512_add_pd(a, b); }
   static Double fma(Double a, Double b, Double c) { return _mm512_fmadd_pd(a, b, c); }
   static double reduce_add(Double a) { return _mm512_reduce_add_pd(a); }
 
@@ -133,7 +126,7 @@ struct Vector {
   }
 
  private:
-  // In the upper half of every lane.
+  // The rounded number in the upper half of every lane.
   static __m512i rounded_bf16(F v) {
     const __m512i bits = _mm512_castps_si512(v);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));

@@ -1,6 +1,5 @@
-// The vector type of any processor: floats in the compiler's own vector extension, no instruction set assumed. 4 of
-// them; with CROSSRET_WIDE 16, as AVX-512 has. With CROSSRET_BF16_DOTS it multiplies pairs of bfloat16 as VDPBF16PS
-// does.
+// The vector type of any processor: 4 floats in the compiler's vector extension, or with CROSSRET_WIDE 16, as AVX-512
+// has. With CROSSRET_BF16_DOTS it multiplies pairs of bfloat16 as VDPBF16PS does.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -13,8 +12,8 @@ namespace crossret {
 namespace CROSSRET_ISA {
 
 #if defined(CROSSRET_WIDE)
-// Arrays: of vectors wider than its registers a compiler warns that calls pass them in ways of their own. Nothing is
-// inlined, or every use would become a page of instructions, and the kernels minutes of compiling.
+// Arrays: compilers warn that the ABI of vectors wider than registers varies. Functions are not inlined, which would
+// make every use a page of instructions and take minutes to compile.
 #define CROSSRET_FUNCTION static __attribute__((noinline))
 template <class T, int n>
 struct Array {
@@ -100,14 +99,6 @@ struct Vector {
 
 #if defined(CROSSRET_BF16_DOTS)
   static constexpr bool bf16_dots = true;
-  CROSSRET_FUNCTION F first_of_pairs(F a) {
-    for (int i = 0; i < width; ++i) a[i] = from_bits(to_bits(a[i]) << 16);
-    return a;
-  }
-  CROSSRET_FUNCTION F second_of_pairs(F a) {
-    for (int i = 0; i < width; ++i) a[i] = from_bits(to_bits(a[i]) & 0xFFFF0000u);
-    return a;
-  }
   // The second products first, which is the instruction's order.
   CROSSRET_FUNCTION F dot_pairs(F a, F b, F sum) {
     const F first_a = first_of_pairs(a), first_b = first_of_pairs(b);
@@ -157,7 +148,6 @@ struct Vector {
     for (int i = 0; i < width; ++i) found |= m[i];
     return found != 0;
   }
-  CROSSRET_FUNCTION bool at(Mask m, int i) { return m[i] != 0; }
   CROSSRET_FUNCTION F select(Mask m, F a, F b) {
 #if defined(CROSSRET_WIDE)
     for (int i = 0; i < width; ++i) a[i] = m[i] ? a[i] : b[i];
@@ -167,12 +157,12 @@ struct Vector {
 #endif
   }
 
-  CROSSRET_FUNCTION F round(F a) {  // adding and removing 1.5·2²³ leaves the nearest whole number of a small a
+  CROSSRET_FUNCTION F round(F a) {  // adding and subtracting 1.5 · 2²³ rounds a small number
     const F magic = set(12582912.0f);
     return (a + magic) - magic;
   }
-  CROSSRET_FUNCTION F scale2(F a,
-                             F n) {  // a · 2ⁿ in two steps, so that results below the normal range round as they should
+  // a · 2ⁿ in two steps, so that subnormal results are rounded once.
+  CROSSRET_FUNCTION F scale2(F a, F n) {
     for (int i = 0; i < width; ++i) {
       const int32_t whole = n[i] == n[i] ? static_cast<int32_t>(n[i]) : 0;
       const int32_t half = whole >> 1;
@@ -200,7 +190,6 @@ struct Vector {
     for (int i = 0; i < width / 2; ++i) wide[i] = a[width / 2 + i];
     return wide;
   }
-  CROSSRET_FUNCTION Double add(Double a, Double b) { return a + b; }
   CROSSRET_FUNCTION Double fma(Double a, Double b, Double c) {
     return a * b + c;
   }  // exact products where a and b were floats

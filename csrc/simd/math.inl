@@ -1,4 +1,4 @@
-// Functions of vectors that every kernel's epilogue needs: exp, clip, sums of rows.
+// Functions of vectors: exp, clip, sums of rows.
 #pragma once
 
 namespace crossret {
@@ -7,7 +7,7 @@ namespace CROSSRET_ISA {
 using V = Vector;
 using F = Vector::F;
 
-// e^(x − n ln 2) − 1, n the whole number that is next to x / ln 2.
+// e^(x − n ln 2) − 1, n the integer nearest to x / ln 2.
 static inline F exp_rest(F x, F n) {
   F r = V::fma(n, V::set(-0.693359375f), x);  // ln 2 in two parts, the first exact in the product
   r = V::fma(n, V::set(2.12194440e-4f), r);
@@ -32,10 +32,10 @@ static inline F exp(F x) {
   return V::scale2(V::add(exp_rest(x, n), V::set(1.0f)), n);
 }
 
-// Leaky clip: x above zero, slope · x elsewhere. Slope 1 leaves x as it is.
+// Leaky clip: x above zero, slope · x elsewhere; slope 1 is the identity.
 static inline F clip(F x, F slope) { return V::select(V::less(V::zero(), x), x, V::mul(x, slope)); }
 
-// Named functions of two vectors: GCC compiles what a lambda without captures converts to for the wrong processor.
+// Named: GCC compiles the function that a lambda without captures converts to for the wrong processor.
 struct Add {
   F operator()(F a, F b) const { return V::add(a, b); }
 };

@@ -1,5 +1,4 @@
-// The vector type of aarch64: 4 floats, 32 registers. With CROSSRET_BF16_DOTS, of its BF16 extension: it multiplies
-// pairs of bfloat16 too.
+// The vector type of aarch64: 4 floats, 32 registers; with CROSSRET_BF16_DOTS of its BF16 extension.
 #pragma once
 #include <arm_neon.h>
 
@@ -44,12 +43,8 @@ struct Vector {
 
 #if defined(CROSSRET_BF16_DOTS)
   static constexpr bool bf16_dots = true;
-  static F first_of_pairs(F a) { return vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(a), 16)); }
-  static F second_of_pairs(F a) {
-    return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(a), vdupq_n_u32(0xFFFF0000u)));
-  }
   static F dot_pairs(F a, F b, F sum) { return vbfdotq_f32(sum, vreinterpretq_bf16_f32(a), vreinterpretq_bf16_f32(b)); }
-  // Numbers rounded as `store_bf16` does, those of the second behind those of the first.
+  // Pairs of a number of `first` and one of `second`, rounded as `store_bf16` does.
   static F pair(F first, F second) {
     const uint32x4_t high = vdupq_n_u32(0xFFFF0000u);
     return vreinterpretq_f32_u32(
@@ -79,7 +74,6 @@ struct Vector {
   static Mask unordered(F a, F b) { return either(is_nan(a), is_nan(b)); }  // where either is NaN
   static Mask either(Mask a, Mask b) { return vorrq_u32(a, b); }
   static bool any(Mask m) { return vmaxvq_u32(m) != 0; }
-  static bool at(Mask m, int i) { return m[i] != 0; }
   static F select(Mask m, F a, F b) { return vbslq_f32(m, a, b); }
 
   static F round(F a) { return vrndnq_f32(a); }
@@ -95,7 +89,6 @@ struct Vector {
   static Double zero_double() { return vdupq_n_f64(0.0); }
   static Double low(F a) { return vcvt_f64_f32(vget_low_f32(a)); }
   static Double high(F a) { return vcvt_high_f64_f32(a); }
-  static Double add(Double a, Double b) { return vaddq_f64(a, b); }
   static Double fma(Double a, Double b, Double c) { return vfmaq_f64(c, a, b); }
   static double reduce_add(Double a) { return vaddvq_f64(a); }
 
@@ -117,7 +110,7 @@ struct Vector {
   }
 
  private:
-  // In the upper half of every lane.
+  // The rounded number in the upper half of every lane.
   static uint32x4_t rounded_bf16(F v) {
     const uint32x4_t bits = vreinterpretq_u32_f32(v);
     const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
