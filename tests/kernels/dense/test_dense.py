@@ -12,6 +12,7 @@ from torch import Tensor
 from crossret_kernels.dense import op
 from crossret_kernels.dense.op import Products
 from tests.kernels.strategies import examples
+from tests.kernels.threads import by_any_threads
 from tests.kernels.tolerance import EPS, cpu_isa
 
 LINEAR = Products(True).linear
@@ -88,21 +89,13 @@ def made_of(*tensors: Tensor, bfloat16: bool = False) -> tuple[Tensor, ...]:
 @pytest.mark.parametrize("bfloat16", [False, True])
 def test_number_of_threads_and_neighbours_do_not_show(bfloat16: bool) -> None:
     rows, *others = layer((2000,), 70, 130)
-    before, results = torch.get_num_threads(), []
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            results.append(made_of(rows, *others, bfloat16=bfloat16))
-    finally:
-        torch.set_num_threads(before)
-    for one, *more in zip(*results, strict=True):
-        assert all(torch.equal(one, other) for other in more)
+    results = by_any_threads(lambda: made_of(rows, *others, bfloat16=bfloat16))
     rows[3], rows[1999, 5] = torch.nan, torch.inf
     clean = [x for x in range(2000) if x not in (3, 1999)]
-    for one, other in zip(results[0][:2], made_of(rows, *others, bfloat16=bfloat16), strict=False):
+    for one, other in zip(results[:2], made_of(rows, *others, bfloat16=bfloat16), strict=False):
         assert torch.equal(one[clean], other[clean])
     assert made_of(rows, *others)[0][3].isnan().all()
-    assert torch.equal(Products(True, bfloat16).linear(rows[7:8], *others), results[0][0][7:8])
+    assert torch.equal(Products(True, bfloat16).linear(rows[7:8], *others), results[0][7:8])
 
 
 def test_rows_of_any_strides() -> None:
@@ -110,12 +103,11 @@ def test_rows_of_any_strides() -> None:
     expected = made_of(rows, weight, bias)
     wide = torch.randn(6, 9, 40)
     wide[:, 1:8] = rows
-    for given_rows, given_weight in (
+    for strided, turned in (
         (wide[:, 1:8], weight.T.contiguous().T),
-        (rows.transpose(0, 1).contiguous().mT.mT, weight),
+        (rows.transpose(0, 1).contiguous().transpose(0, 1), weight),
     ):
-        own = given_rows if given_rows.shape == rows.shape else given_rows.transpose(0, 1)
-        for ours, theirs in zip(made_of(own, given_weight, bias), expected, strict=True):
+        for ours, theirs in zip(made_of(strided, turned, bias), expected, strict=True):
             assert torch.equal(ours, theirs)
     y = LINEAR(rows.requires_grad_(), weight, bias)
     assert torch.equal(

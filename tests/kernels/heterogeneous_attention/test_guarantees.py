@@ -20,6 +20,7 @@ from crossret_kernels.heterogeneous_attention import pairs as pairs_module
 from crossret_kernels.padded import items
 from tests.kernels.heterogeneous_attention.calls import BACKENDS, LENGTHS, PAIRS, make_layers, make_sides
 from tests.kernels.strategies import DIRECTIONS
+from tests.kernels.threads import by_any_threads
 from tests.kernels.tolerance import cpu_isa, score_weights
 
 backends = pytest.mark.parametrize("backend", BACKENDS)
@@ -160,26 +161,17 @@ def test_kernels_make_what_torch_makes_of_many_blocks(options: dict[str, Any]) -
     [(True, False, None), (True, True, None), (True, True, "amx_emulated"), (False, False, None)],
 )
 def test_number_of_threads_and_neighbours_do_not_show(local: bool, bfloat16: bool, isa: str | None) -> None:
-    with cpu_isa(isa):
-        compare_threads_and_neighbours(local, bfloat16)
-
-
-def compare_threads_and_neighbours(local: bool, bfloat16: bool) -> None:
     given = [local if x is True else x for x in operands(40, 70)]
     given[-1] = bfloat16
-    results, before = [], torch.get_num_threads()
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            scores = torch.ops.crossret.heterogeneous_attention(*given)
-            grads = torch.ops.crossret.heterogeneous_attention_backward(scores, *given, *[True] * 12)
-            results.append([scores, *grads])
-    finally:
-        torch.set_num_threads(before)
-    for first, *others in zip(*results, strict=True):
-        assert all(torch.equal(first, other) for other in others)
-    alone = [x[5 * (place > 5) + 30 : 5 * (place > 5) + 31] if place < 12 else x for place, x in enumerate(given)]
-    assert torch.equal(torch.ops.crossret.heterogeneous_attention(*alone), results[0][0][30:31, 35:36])
+
+    def results() -> list[Tensor]:
+        scores = torch.ops.crossret.heterogeneous_attention(*given)
+        return [scores, *torch.ops.crossret.heterogeneous_attention_backward(scores, *given, *[True] * 12)]
+
+    with cpu_isa(isa):
+        scores = by_any_threads(results)[0]
+        alone = [x[5 * (place > 5) + 30 : 5 * (place > 5) + 31] if place < 12 else x for place, x in enumerate(given)]
+        assert torch.equal(torch.ops.crossret.heterogeneous_attention(*alone), scores[30:31, 35:36])
 
 
 @pytest.mark.parametrize(
@@ -196,15 +188,7 @@ def test_gradients_are_the_same_at_every_run(count: int, listed: bool, regions: 
         return heterogeneous_scores(*inputs[:2], layers=layers, pairs=pairs, backend="cpu")
 
     inputs = [*sides, *(parameter for layer in make_layers(count, dim) for parameter in layer)]
-    results, before = [], torch.get_num_threads()
-    try:
-        for threads in (1, 2, 2, 3, 3):
-            torch.set_num_threads(threads)
-            results.append(gradients_of(call, inputs))
-    finally:
-        torch.set_num_threads(before)
-    for first, *others in zip(*results, strict=True):
-        assert all(torch.equal(first, other) for other in others)
+    by_any_threads(lambda: gradients_of(call, inputs), (1, 2, 2, 3, 3))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -214,10 +214,10 @@ def test_bad_selections_and_options_are_named(
 
 
 @pytest.mark.parametrize(("options", "error", "message"), cases(SCAN_ERRORS))
-@backends
-def test_bad_numbers_are_named(backend: str, options: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_bad_numbers_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    """Ahead of any backend."""
     with pytest.raises(error, match=re.escape(message)):
-        scan_scores(REGIONS, WORDS, backend=backend, **options)
+        scan_scores(REGIONS, WORDS, **options)
 
 
 @functions

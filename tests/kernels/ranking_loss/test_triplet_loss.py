@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -93,6 +94,31 @@ def test_ids_may_be_tensors_of_any_integer_type() -> None:
     for dtype in (torch.int64, torch.int32, torch.uint8):
         ids = torch.tensor([0, 0, 1, 2], dtype=dtype)
         assert torch.equal(triplet_loss(scores, image_ids=ids, caption_ids=[5, 6, 6, 7]), expected)
+
+
+def test_captions_of_one_image_are_no_negatives() -> None:
+    """Rows 0 and 1 are one image with two captions; the strongest score of all is between them."""
+    scores = torch.tensor([[0.5, 0.9, 0.4], [0.9, 0.5, 0.3], [0.2, 0.1, 0.5]], dtype=torch.float64)
+    per_positive = triplet_loss(scores, image_ids=[7, 7, 8], reduction="none")
+    torch.testing.assert_close(per_positive, torch.tensor([0.1, 0.0, 0.1], dtype=torch.float64))
+    assert torch.equal(triplet_loss(scores, image_ids=[0, 1, 2]), triplet_loss(scores))
+
+
+def test_softmax_runs_from_the_sum_to_the_hardest() -> None:
+    scores = torch.randn(6, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    losses = {
+        name: triplet_loss(scores, reduction="none", **options)
+        for name, options in (
+            ("sum", {"negatives": "sum"}),
+            ("hardest", {"negatives": "hardest"}),
+            *((p, {"negatives": "softmax", "p": p}) for p in (1.0, 4.0, 64.0, 1e6)),
+        )
+    }
+    torch.testing.assert_close(losses[1.0], losses["sum"])
+    torch.testing.assert_close(losses[1e6], losses["hardest"], rtol=1e-5, atol=0)
+    for larger, smaller in itertools.pairwise((1.0, 4.0, 64.0, 1e6)):
+        assert (losses[larger] >= losses[smaller]).all()
+    assert (losses[64.0] <= losses["hardest"] * 5 ** (1 / 64)).all()
 
 
 @pytest.mark.parametrize("p", ORDERS)
