@@ -38,6 +38,7 @@ def test_a_model_searches_and_scores_what_it_encoded(crossret: Cli, data: Path, 
         assert_same_results(tmp_path / "whole.jsonl", tmp_path / "found.jsonl", 2)
         assert [entry["caption"] for entry in json_lines(tmp_path / "found.jsonl")] == texts[1::2]
     assert crossret("search", trained, data, "--captions", data / "test_caps.txt", *whole) == 0, crossret.err
+    assert "40 more queries" in crossret.out
     assert crossret("search", trained, encoded, "--words", encoded, *found) == 0, crossret.err
     assert_same_results(tmp_path / "whole.jsonl", tmp_path / "found.jsonl", 50)
     arguments = ["--queries", encoded / "captions", "--candidates", tmp_path / "found.jsonl"]

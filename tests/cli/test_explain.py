@@ -104,7 +104,7 @@ def test_what_cannot_be_explained_is_one_line(
     assert message in crossret.refused("explain", *(word.format_map(places) for word in command.split()))
 
 
-@pytest.mark.parametrize("name", ["scan", "vse", "mhsan"])
+@pytest.mark.parametrize("name", ["scan", "vse"])
 def test_a_page_of_any_model(crossret: Cli, scenes: Path, models: dict[str, Path], tmp_path: Path, name: str) -> None:
     """Of scenes with their pictures; of features alone, which show numbered regions."""
     assert crossret("explain", models[name], scenes, "--html", tmp_path / "page.html") == 0
@@ -153,19 +153,6 @@ def test_photographs_are_drawn_over(
     assert sorted(path.name for path in (tmp_path / "drawn").iterdir()) == sorted(names)
     assert crossret(*arguments, "--number", "7") == 0
     assert (tmp_path / "drawn" / "00007-t2i.png").exists()
-
-
-def test_search_shows_the_names_of_images(
-    crossret: Cli, photographed: Path, models: dict[str, Path], tmp_path: Path
-) -> None:
-    found = tmp_path / "found.jsonl"
-    assert crossret("search", models["scan"], photographed, "--caption", "a ball", "--output", found) == 0
-    results = json.loads(found.read_text())["results"]
-    assert {result["index"]: result["id"] for result in results} == {0: "391", 1: "42", 2: "red-ball"}
-    assert "red-ball" in crossret.out
-    assert crossret("search", models["scan"], photographed, "--image", "1", "--output", found, "-k", "1") == 0
-    (result,) = json.loads(found.read_text())["results"]
-    assert result["id"] == ["391", "42", "red-ball"][result["image"]]
 
 
 @pytest.mark.parametrize(

@@ -9,20 +9,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from crossret.data import PrecomputedDataset
 from tests.cli.command import Cli
 from tests.compat.features.test_bottom_up import check, fields_of, line, regions, write
-
-
-def test_tsv_becomes_a_split(crossret: Cli, tmp_path: Path) -> None:
-    paths = [write(tmp_path / "x.tsv.0", 4, 2), write(tmp_path / "x.tsv.1", 9)]
-    (tmp_path / "ids.txt").write_text("9\n4\n")
-    data = tmp_path / "data"
-    assert crossret("import-features", *paths, "--output", data, "--split", "dev", "--ids", tmp_path / "ids.txt") == 0
-    assert crossret.out == f"{data}: features and boxes of 2 images, 3 regions of 5 each\n"
-    check(data, "dev", 9, 4)
-    (data / "dev_caps.txt").write_text("a dog\n" * 10)
-    assert PrecomputedDataset(data, "dev").boxes is not None
 
 
 def test_folder_becomes_a_split_in_the_order_of_its_ids(crossret: Cli, tmp_path: Path) -> None:

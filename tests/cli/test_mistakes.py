@@ -72,6 +72,14 @@ MISTAKES = [
         f"captions/values.npy: {OTHER_INPUT}",
     ),
     ("search {trained} {features} --caption a", "features: features, but no model.json of `encode`: search them"),
+    (
+        "search {features} --words {made}/wide.npy --query-lengths {made}/wide.npy",
+        "--query-lengths is not for --words",
+    ),
+    (
+        "search {features} --queries {made}/wide.npy --candidates {made}/candidates.npy",
+        "wide.npy: 9 dimensions, but",
+    ),
     ("score --output {tmp}/y.npy", "--regions and --words are needed, or RUN and DATA"),
     ("score --split dev --output {tmp}/y.npy", "--split needs RUN"),
     (f"{SCORE} --lambda-softmax 9", "--lambda-softmax is for files of features, without RUN"),
@@ -105,6 +113,8 @@ def places(data: Path, trained: Path, mhsan: Path, tmp_path_factory: pytest.Temp
     features = np.load(data / "train_ims.npy")
     features[7, 0, 1] = np.nan
     np.save(made / "spoilt" / "train_ims.npy", features)
+    np.save(made / "wide.npy", np.ones((4, 3, 9), np.float32))
+    np.save(made / "candidates.npy", np.zeros((4, 2), np.int64))
     scores = np.zeros((10, 50), np.float32)
     np.save(made / "few.npy", scores[:9])
     scores[3, 7] = np.nan

@@ -28,14 +28,10 @@ def test_search_finds_images_for_captions(crossret: Cli, data: Path, trained: Pa
     """Captions are typed or in a file."""
     texts = ["picture 3 d [b]v", "picture 9 e z"]
     (tmp_path / "queries.txt").write_text("".join(f"{text}\n" for text in texts))
-    typed, found, again = (
-        [x for t in texts for x in ("--caption", t)],
-        tmp_path / "found.jsonl",
-        tmp_path / "again.jsonl",
-    )
+    found, again = tmp_path / "found.jsonl", tmp_path / "again.jsonl"
     search = ["search", trained, data, "-k", "3", "--output"]
     assert crossret(*search, again, "--captions", tmp_path / "queries.txt") == 0
-    assert crossret(*search, found, *typed) == 0
+    assert crossret(*search, found, "--caption", texts[0], "--caption", texts[1]) == 0
     assert again.read_bytes() == found.read_bytes()
     model, vocabulary = load_model(trained / "best")
     images, _ = encode_dataset(model, PrecomputedCorpus(PrecomputedDataset(data, "test"), vocabulary))
@@ -70,11 +66,6 @@ def test_search_finds_captions_for_images(crossret: Cli, data: Path, trained: Pa
             assert (result["caption"], result["image"]) == (lines[result["index"]], result["index"] // 5)
         ranked = [result["score"] for result in entry["results"]]
         assert ranked == sorted(ranked, reverse=True)
-
-
-def test_search_shows_the_first_queries(crossret: Cli, data: Path, trained: Path) -> None:
-    assert crossret("search", trained, data, "--captions", data / "test_caps.txt", "-k", "1") == 0
-    assert "40 more queries" in crossret.out
 
 
 @pytest.mark.parametrize(("packed", "queries"), [(False, "words"), (True, "regions")])
@@ -173,31 +164,6 @@ def test_documents_and_queries(crossret: Cli, documents: Path, direction: Litera
             ]
             np.testing.assert_allclose([result["score"] for result in entry["results"]], [v for _, v in best], 1e-5)
     assert "none" in crossret.out  # of the last query
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--query-lengths", "lengths.npy", "--words", "queries.npy"], "--query-lengths is not for --words"),
-        (["--queries", "queries.npy", "--candidates", "wrong.npy"], "wrong.npy: row 2, column 1: 6 is no item of the"),
-        (["--queries", "nan.npy"], "nan.npy: item 1 has features that are not finite in float32"),
-        (["--queries", "wide.npy", "--candidates", "good.npy"], "wide.npy: 9 dimensions, but"),
-    ],
-)
-def test_mistakes_about_queries_and_candidates(
-    crossret: Cli, documents: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
-) -> None:
-    monkeypatch.chdir(documents)
-    queries = np.load("queries.npy")
-    queries[1, 0, 0] = np.nan
-    for name, array in {
-        "wrong": np.array([[0, 1], [2, 3], [4, 6], [7, 8]]),
-        "good": np.zeros((4, 2), np.int64),
-        "nan": queries,
-        "wide": np.ones((4, 3, 9), np.float32),
-    }.items():
-        np.save(f"{name}.npy", array)
-    assert message in crossret.refused("search", "documents", *arguments)
 
 
 def test_a_text_of_words_that_the_model_does_not_know_is_named(crossret: Cli, data: Path, trained: Path) -> None:
