@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
-import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from importlib.util import find_spec
@@ -278,19 +274,6 @@ def test_the_page_has_ratios_changes_and_failures(results_here: Path, results: G
     text = "\n".join(page.lines_of(results_here))
     assert "| t2i LSE forward, 128 by 128, bfloat16 | triton | 3 | 1.50 | 1.35 |" in text
     assert text.endswith("## Failed\ntriton scan_scores: WRONG 1.0e-01 (≤ 1.0e-02)\nwithout flash-maxsim")
-
-
-def test_a_suite_that_is_cut_has_had_the_first_case_of_every_test(tmp_path: Path) -> None:
-    tests = "import pytest\n@pytest.mark.parametrize('x', [1, 2])\ndef test_a(x): assert x != 2\ndef test_b(): ...\n"
-    (tmp_path / "test_it.py").write_text(tests)
-    command = [sys.executable, "-m", "pytest", "-v", "-p", "benchmarks.gpu.failures", "-p", "no:cacheprovider"]
-    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment = own | {"PYTHONPATH": str(report.ROOT)}
-    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert re.findall(r"::(\S+) (PASSED|FAILED) ", ran.stdout) == [
-        ("test_a[1]", "PASSED"), ("test_b", "PASSED"), ("test_a[2]", "FAILED"),
-    ]  # fmt: skip
-    assert [found["text"].partition(":")[0] for found in lines.told(tmp_path / lines.RESULTS)] == ["FAILED test_it.py"]
 
 
 def test_every_stage_can_be_named(results_here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

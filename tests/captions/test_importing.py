@@ -110,7 +110,7 @@ def test_images_that_are_named_once_a_caption_are_one_each(captions: int, tmp_pa
     lines = [f"Image {number}, caption {caption}." for number in (9, 7) for caption in range(captions)]
     assert (tmp_path / "data/dev_caps.txt").read_text().splitlines() == lines
     (tmp_path / "data/test_ids.txt").write_text("9\n" * captions + "7\n")
-    with pytest.raises(ValueError, match=r"test_ids.txt: .* lines must name each image once, or once a caption"):
+    with pytest.raises(ValueError, match=r"test_ids.txt: its [36] lines must name each image once, or once a caption"):
         import_captions(path, tmp_path / "data", split="test", per_image=captions)
 
 
@@ -163,11 +163,8 @@ def test_images_of_lists_are_found_by_paths_and_by_their_own_ids(tmp_path: Path)
             import_captions(tmp_path / "x.json", tmp_path, split="dev", listed=tmp_path / "ids.txt")
 
 
-def test_runs_of_names_are_as_long_as_captions_are_many(tmp_path: Path) -> None:
+def test_images_may_be_named_repeatedly(tmp_path: Path) -> None:
     path = dataset(tmp_path / "x.json", image(7, captions=2), image(8, captions=2), image(9, captions=2))
-    (tmp_path / "train_ids.txt").write_text("7\n7\n7\n8\n")
-    with pytest.raises(ValueError, match=r"train_ids.txt: its 4 lines must name each image once, or once a caption"):
-        import_captions(path, tmp_path)
     (tmp_path / "train_ids.txt").write_text("7\n8\n7\n")  # as features are, which may come repeatedly
     assert import_captions(path, tmp_path) == (
         {"train": [2, 2, 2]},
@@ -235,16 +232,15 @@ def test_mistakes_are_one_line(tmp_path: Path, crossret: Cli) -> None:
         assert message in crossret.err and len(crossret.err.splitlines()) == 1
     for ending in ("caps.txt", "caption_ids.txt"):
         (tmp_path / f"data/train_{ending}").unlink()
-    (tmp_path / "data/train_ids.txt").write_text("7\n9\n")
-    assert crossret("import-captions", path, "--output", tmp_path / "data", "--splits", "train=train") == 2
-    assert f"train_ids.txt: image 9 has no captions in {path}" in crossret.err
-    np.save(tmp_path / "data/train_image_of_caption.npy", np.arange(6))
-    assert crossret("import-captions", path, "--output", tmp_path / "data", "--splits", "train=train") == 2
-    assert "train_image_of_caption.npy: is there already" in crossret.err
-    (tmp_path / "data/train_image_of_caption.npy").unlink()
-    (tmp_path / "data/train_words").mkdir()  # tokens of captions that were there
-    assert crossret("import-captions", path, "--output", tmp_path / "data", "--splits", "train=train") == 2
-    assert "train_words: is there already" in crossret.err
+    for name, contents, message in (
+        ("ids.txt", "7\n9\n", f"train_ids.txt: image 9 has no captions in {path}"),
+        ("image_of_caption.npy", "", "train_image_of_caption.npy: is there already"),
+        ("words", "", "train_words: is there already"),  # tokens of captions that were there
+    ):
+        (tmp_path / f"data/train_{name}").write_text(contents)
+        assert crossret("import-captions", path, "--output", tmp_path / "data", "--splits", "train=train") == 2
+        assert message in crossret.err
+        (tmp_path / f"data/train_{name}").unlink()
 
 
 def test_an_id_goes_before_what_a_list_calls_another_image(tmp_path: Path) -> None:

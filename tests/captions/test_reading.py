@@ -89,11 +89,6 @@ def test_quotes_of_captions_that_are_not_csv(tmp_path: Path) -> None:
     assert captions(tmp_path, kaggle) == {"a.jpg": ['says "stop", and goes', '"Stop" , he says', 'one, "two"']}
 
 
-def test_quotes_between_tabs_are_text(tmp_path: Path) -> None:
-    contents = 'a.jpg\t"Stop"\na.jpg\t"a dog\nb.jpg\ta cat"\n'
-    assert captions(tmp_path, contents) == {"a.jpg": ['"Stop"', '"a dog'], "b.jpg": ['a cat"']}
-
-
 @pytest.mark.parametrize(
     ("header", "row"),
     [

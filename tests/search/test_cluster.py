@@ -142,15 +142,6 @@ def test_the_backend_is_that_of_this_process(files: Path, searched: RayCorpus, m
     assert equal(best(searched, files, scan_scores), expected(files, scan_scores))
 
 
-def test_both_nodes_work_and_parts_count_once(files: Path, searched: RayCorpus, tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    scorer = logged(tmp_path / "log", 0.2)
-    found = best(searched, files, scorer, progress=lambda *to: seen.append(to))
-    assert equal(found, expected(files, scan_scores))
-    assert len(nodes_of(tmp_path / "log")) == 2
-    assert seen[-1] == (ITEMS, ITEMS) and len(seen) == SHARDS
-
-
 def test_tasks_go_where_their_shards_are(
     files: Path, searched: RayCorpus, node: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
