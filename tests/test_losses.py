@@ -124,11 +124,6 @@ def test_intra_pair_is_equation_22(margin: float, levels: int) -> None:
     assert IntraPairLoss(margin, levels)(scores).item() == pytest.approx(expected, rel=1e-12)
 
 
-def weights_of(*heads: list[list[float]]) -> torch.Tensor:
-    """(n, L, r) from each item's heads."""
-    return torch.tensor(heads, dtype=torch.float64).mT.contiguous()
-
-
 @pytest.mark.parametrize("squared", [False, True])
 def test_diversity_is_equation_5_over_the_batch(squared: bool) -> None:
     items = torch.rand(4, 3, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -144,13 +139,11 @@ def test_diversity_is_equation_5_over_the_batch(squared: bool) -> None:
 
 
 @pytest.mark.parametrize("squared", [False, True])
-def test_diversity_is_smallest_for_heads_apart(squared: bool) -> None:
-    apart, same = weights_of([[1, 0, 0], [0, 1, 0]]), weights_of([[0, 1, 0], [0, 1, 0]])
-    loss = DiversityLoss(squared=squared)
-    assert loss(apart).item() == 0
-    assert loss(same).item() == pytest.approx(2 if squared else math.sqrt(2))
-    apart.requires_grad_()
-    loss(apart).backward()
+def test_heads_apart_have_no_diversity_loss_and_no_gradient(squared: bool) -> None:
+    apart = torch.eye(3, dtype=torch.float64)[None, :, :2].requires_grad_()
+    loss = DiversityLoss(squared=squared)(apart)
+    loss.backward()
+    assert loss.item() == 0
     assert torch.equal(apart.grad, torch.zeros_like(apart))  # not NaN, where the norm has no derivative
 
 

@@ -1,4 +1,4 @@
-"""Real pictures of packages: which are taken, how they are split, and the record's tables."""
+"""Real pictures of packages: how they are split, and the record's tables."""
 
 from __future__ import annotations
 
@@ -9,37 +9,14 @@ from typing import Any
 
 import torch
 from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
-from benchmarks.real.pictures import Captioned, clip_art, splits_of, stamps
+from benchmarks.real.pictures import Captioned, splits_of
 from benchmarks.real.report import table
 
 
-def save(file: Path, colour: tuple[int, int, int] = (0, 0, 0), title: str | None = None) -> Path:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    about = PngInfo()
-    if title is not None:
-        about.add_text("Title", title)
-    Image.new("RGB", (4, 4), colour).save(file, pnginfo=about)
+def save(file: Path, colour: tuple[int, int, int]) -> Path:
+    Image.new("RGB", (4, 4), colour).save(file)
     return file
-
-
-def test_stamps_have_a_sentence_and_are_no_symbols(tmp_path: Path) -> None:
-    root = tmp_path / "usr/share/tuxpaint/stamps"
-    for name in ("animals/frog", "animals/frog_mirror", "symbols/a", "town/roadsigns/stop"):
-        save(root / f"{name}.png")
-    for name in ("animals/frog", "symbols/a", "town/roadsigns/stop"):
-        (root / f"{name}.txt").write_text("A frog. \nde.utf8=Ein Frosch.\n")
-    assert stamps(tmp_path) == [Captioned(root / "animals/frog.png", "A frog.")]
-
-
-def test_drawings_have_a_title_of_their_own(tmp_path: Path) -> None:
-    root = tmp_path / "usr/share/openclipart/png"
-    titles = {"food/apple1": "red_apple-01", "food/none": None, "shapes/star": "star", "tools/x": "12"}
-    titles |= {f"people/{number}": "People" for number in range(3)} | {"food/set": "Clipart by a person"}
-    for name, title in titles.items():
-        save(root / f"{name}.png", title=title)
-    assert clip_art(tmp_path) == [Captioned(root / "food/apple1.png", "red apple")]
 
 
 class Reds:

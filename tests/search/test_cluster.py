@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -143,26 +142,20 @@ def test_the_backend_is_that_of_this_process(files: Path, searched: RayCorpus, m
     assert equal(best(searched, files, scan_scores), expected(files, scan_scores))
 
 
-@pytest.mark.parametrize("without", [False, True])
-def test_tasks_go_where_shards_and_crossret_are(
-    files: Path, searched: RayCorpus, node: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, without: bool
+def test_tasks_go_where_their_shards_are(
+    files: Path, searched: RayCorpus, node: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Nodes with disks of their own, which two nodes of one machine have not: one is said to hold nothing."""
-    other = node.node_id
+    """Nodes with disks of their own, which two nodes of one machine have not: only one is said to hold anything."""
+    there = node.node_id
 
     def look(directories: list[Path]) -> tuple[str, list[int]]:
-        if ray.get_runtime_context().get_node_id() != other:
-            return __version__, [*range(len(directories))]
-        if without:
-            raise ModuleNotFoundError("No module named 'crossret'")
-        return __version__, []
+        held = ray.get_runtime_context().get_node_id() == there
+        return __version__, [*range(len(directories))] if held else []
 
     monkeypatch.setattr(nodes, "_look", ray.remote(num_cpus=0)(look))
-    warned = pytest.warns(UserWarning, match=r"the node [\d.]+ is left out: .*No module named 'crossret'")
-    with warned if without else nullcontext():
-        found = best(searched, files, logged(tmp_path / "log"))
+    found = best(searched, files, logged(tmp_path / "log"))
     assert equal(found, expected(files, scan_scores))
-    assert other not in nodes_of(tmp_path / "log")
+    assert nodes_of(tmp_path / "log") == {there}
 
 
 def test_a_node_is_killed_in_the_middle(
@@ -250,6 +243,23 @@ def test_a_shard_that_is_nowhere(files: Path, searched: RayCorpus, tmp_path: Pat
     corpus = replace(searched.corpus, shards=(first, replace(lost, directory=tmp_path / "00001"), *others))
     with RayCorpus(corpus) as some, pytest.raises(ClusterError, match="00001: on none of the cluster's nodes"):
         best(some, files, scan_scores)
+
+
+def test_a_node_without_this_crossret_is_left_out_and_named(
+    files: Path, searched: RayCorpus, node: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    there = node.node_id
+
+    def look(directories: list[Path]) -> tuple[str, list[int]]:
+        if ray.get_runtime_context().get_node_id() == there:
+            raise ModuleNotFoundError("No module named 'crossret'")
+        return __version__, [*range(len(directories))]
+
+    monkeypatch.setattr(nodes, "_look", ray.remote(num_cpus=0)(look))
+    with pytest.warns(UserWarning, match=r"the node [\d.]+ is left out: .*No module named 'crossret'"):
+        found = best(searched, files, logged(tmp_path / "log"))
+    assert equal(found, expected(files, scan_scores))
+    assert there not in nodes_of(tmp_path / "log")
 
 
 def test_no_room(files: Path, searched: RayCorpus) -> None:
