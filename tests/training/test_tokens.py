@@ -118,6 +118,12 @@ def test_scores_are_those_of_the_papers_layers_over_a_linear_map(kind: str) -> N
         torch.testing.assert_close(captions.sequences, padded)
 
 
+def test_of_many_tokens_the_first_are_read() -> None:
+    model = make("scan", vocabulary_size=0, text_dim=TEXT_DIM, max_words=2)
+    cut, first = model.encode_captions(TOKENS, LENGTHS), model.encode_captions(TOKENS[:, :2], LENGTHS.clamp(max=2))
+    assert torch.equal(cut.sequences, first.sequences) and torch.equal(cut.lengths, first.lengths)
+
+
 def test_the_first_images_have_their_tokens(data: Path) -> None:
     whole = corpora(data)[0]
     first = PrecomputedCorpus(PrecomputedDataset(data, "train").first(3), None)
