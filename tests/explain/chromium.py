@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
@@ -58,13 +57,11 @@ class Tab:
 
     def hover(self, element: str) -> None:
         """Move the mouse to the middle of what an expression gives."""
-        x, y = self._middle(element)
+        x, y = self.evaluate(
+            f"(() => {{ const e = {element}; e.scrollIntoView({{block: 'center'}});"
+            " const box = e.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; })()"
+        )
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-
-    def click(self, element: str) -> None:
-        x, y = self._middle(element)
-        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def press(self, key: str) -> None:
         for kind in ("keyDown", "keyUp"):
@@ -76,19 +73,6 @@ class Tab:
         return [
             (node["role"]["value"], node["name"]["value"]) for node in nodes if not node["ignored"] and "name" in node
         ]
-
-    def screenshot(self, path: Path, *, dark: bool = False, width: int = 1280, height: int = 1000) -> None:
-        scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
-        self.call("Emulation.setEmulatedMedia", features=scheme)
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]))
-
-    def _middle(self, element: str) -> list[float]:
-        middle: list[float] = self.evaluate(
-            f"(() => {{ const e = {element}; e.scrollIntoView({{block: 'center'}});"
-            " const box = e.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; })()"
-        )
-        return middle
 
 
 class Browser:

@@ -22,14 +22,6 @@ def make(n: int, longest: int, dim: int = 3, *, seed: int = 0) -> Encoded:
     )
 
 
-def assert_same(a: Encoded, b: Encoded) -> None:
-    assert torch.equal(a.sequences, b.sequences)
-    assert torch.equal(a.lengths, b.lengths)
-    assert a.vectors.keys() == b.vectors.keys()
-    for name, vector in a.vectors.items():
-        assert torch.equal(vector, b.vectors[name])
-
-
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 6)), min_size=1, max_size=5))
 @settings(max_examples=30)
 def test_concat_keeps_every_item_and_pads_with_zeros(shapes: list[tuple[int, int]]) -> None:
@@ -45,15 +37,6 @@ def test_concat_keeps_every_item_and_pads_with_zeros(shapes: list[tuple[int, int
         assert torch.equal(piece.lengths, part.lengths)
         assert torch.equal(piece.vectors["mean"], part.vectors["mean"])
         begin += n
-
-
-@given(st.integers(0, 5), st.integers(1, 5))
-@settings(max_examples=20)
-def test_saved_is_loaded_again(tmp_path_factory: pytest.TempPathFactory, n: int, longest: int) -> None:
-    path = tmp_path_factory.mktemp("encoded") / "images.safetensors"
-    encoded = make(n, longest)
-    encoded.save(path)
-    assert_same(Encoded.load(path), encoded)
 
 
 def test_load_refuses_what_is_not_encoded(tmp_path: Path) -> None:

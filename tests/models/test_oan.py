@@ -99,50 +99,51 @@ def test_scores_are_the_paper_s(fields: dict[str, Any]) -> None:
     torch.testing.assert_close(scores, expected, rtol=1e-7, atol=1e-9)
 
 
-def test_attention_is_that_of_the_scores() -> None:
-    model = double(make("oan"))
-    with torch.no_grad():
-        t2i, i2t, heads = model.attention(*encode(model))
-        for item, (v, t) in enumerate(zip(*sides_by_hand(model), strict=True)):
-            part = item, slice(0, len(t)), slice(0, len(v))
-            _, weights, cosines = inter_by_hand(t, v, model.config.lambda_tv)
-            torch.testing.assert_close(t2i.weights[part], weights, rtol=1e-6, atol=1e-9)
-            torch.testing.assert_close(t2i.relevances[item, : len(t)], cosines, rtol=1e-6, atol=1e-9)
-            _, weights, cosines = inter_by_hand(v, t, model.config.lambda_vt)
-            torch.testing.assert_close(i2t.weights[part], weights.T, rtol=1e-6, atol=1e-9)
-            of_words = cosines[weights.argmax(0)]
-            torch.testing.assert_close(i2t.relevances[item, : len(t)], of_words, rtol=1e-6, atol=1e-9)
-            torch.testing.assert_close(heads.weights[item, :, : len(v)], heads_by_hand(model, "image_heads", v)[1])
-            torch.testing.assert_close(heads.word_weights[item, :, : len(t)], heads_by_hand(model, "text_heads", t)[1])
-
-
 @pytest.mark.parametrize("switches", SWITCHES[:3], ids=str)
-def test_shares_are_each_term_s_of_the_score(switches: dict[str, Any]) -> None:
+def test_attention_and_shares_are_those_of_the_scores(switches: dict[str, Any]) -> None:
     """Eq. 14: of words and regions the cosines' means, of heads the mean of cosines, as they are weighted."""
     model = double(make("oan", **switches))
     with torch.no_grad():
-        shares = {part.name: part for part in model.contributions(*encode(model)).parts}
+        sides, weights = encode(model), {name: weight for name, (weight, _) in parts_by_hand(model).items()}
+        maps = {attention.name: attention for attention in model.attention(*sides)}
+        shares = {part.name: part for part in model.contributions(*sides).parts}
+        assert maps.keys() == shares.keys() == weights.keys()
         for item, (v, t) in enumerate(zip(*sides_by_hand(model), strict=True)):
-            expected = {}
+            part, cosines = (item, slice(0, len(t)), slice(0, len(v))), {}
             if model.config.inter_attention:
-                expected["t2i"] = inter_by_hand(t, v, model.config.lambda_tv)[2]
-                expected["i2t"] = inter_by_hand(v, t, model.config.lambda_vt)[2]
+                _, expected, cosines["t2i"] = inter_by_hand(t, v, model.config.lambda_tv)
+                close(maps["t2i"].weights[part], expected)
+                close(maps["t2i"].relevances[item, : len(t)], cosines["t2i"])
+                _, expected, cosines["i2t"] = inter_by_hand(v, t, model.config.lambda_vt)
+                close(maps["i2t"].weights[part], expected.T)
+                close(maps["i2t"].relevances[item, : len(t)], cosines["i2t"][expected.argmax(0)])
             if model.config.intra_attention:
-                heads = (heads_of(model, [side], name)[0] for side, name in ((v, "image"), (t, "text")))
-                expected["heads"] = torch.stack([cosine(*pair) for pair in zip(*heads, strict=True)])
-            assert shares.keys() == expected.keys()
-            for name, cosines in expected.items():
-                weight, count = parts_by_hand(model)[name][0], len(cosines)
-                own = shares[name].values[item]
-                torch.testing.assert_close(own[:count], weight / count * cosines, rtol=1e-6, atol=1e-9)
-                torch.testing.assert_close(shares[name].relevances[item, :count], cosines, rtol=1e-6, atol=1e-9)
+                (image, weights_v), (text, weights_t) = (
+                    heads_by_hand(model, f"{name}_heads", side) for name, side in (("image", v), ("text", t))
+                )
+                close(maps["heads"].weights[item, :, : len(v)], weights_v)
+                close(maps["heads"].word_weights[item, :, : len(t)], weights_t)
+                cosines["heads"] = torch.stack([cosine(*pair) for pair in zip(image, text, strict=True)])
+            for name, of_name in cosines.items():
+                own, count = shares[name].values[item], len(of_name)
+                close(own[:count], weights[name] / count * of_name)
+                close(shares[name].relevances[item, :count], of_name)
                 assert not own[count:].any()
 
 
-@pytest.mark.parametrize("ids", [None, [7, 7, 3]], ids=["images differ", "captions of one image"])
-@pytest.mark.parametrize("negatives", ["hardest", "sum"])
-@pytest.mark.parametrize("kind", ["own", "partner", "none"])
-@pytest.mark.parametrize("switches", SWITCHES, ids=str)
+def close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("switches", "kind", "negatives", "ids"),
+    [
+        (SWITCHES[0], "own", "hardest", None),
+        (SWITCHES[1], "partner", "sum", [7, 7, 3]),
+        (SWITCHES[2], "partner", "hardest", [7, 7, 3]),
+        (SWITCHES[3], "none", "sum", None),
+    ],
+)
 def test_loss_is_equation_13(switches: dict[str, Any], kind: str, negatives: str, ids: list[int] | None) -> None:
     model = double(
         make(

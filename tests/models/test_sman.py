@@ -101,13 +101,13 @@ def test_a_model_trained_by_boxes_needs_them_and_another_does_not_read_them() ->
         make("sman", spatial_order=True, location=False).encode_images(FEATURES)
 
 
-@pytest.mark.parametrize("ids", [None, [7, 7, 3]], ids=["images differ", "captions of one image"])
-@pytest.mark.parametrize("negatives", ["hardest", "sum"])
-@pytest.mark.parametrize(("levels", "weight"), [(2, 0.7), (3, 0.7), (3, 0.0)])
+@pytest.mark.parametrize(
+    ("levels", "weight", "negatives", "ids"),
+    [(2, 0.7, "hardest", [7, 7, 3]), (3, 0.7, "sum", None), (3, 0.0, "hardest", None)],
+)
 def test_loss_is_equations_21_to_23(levels: int, weight: float, negatives: str, ids: list[int] | None) -> None:
-    model = make(
-        "sman", levels=levels, negatives=negatives, margin=1.2, intra_pair_margin=0.7, intra_pair_weight=weight
-    )
+    weights = {"intra_pair_margin": 0.7, "intra_pair_weight": weight}
+    model = make("sman", levels=levels, negatives=negatives, margin=1.2, **weights)
     images, captions = encode(model)
     scores = model.score(images, captions).detach()
     terms = model.loss(images, captions, None if ids is None else torch.tensor(ids))

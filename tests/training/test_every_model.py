@@ -54,7 +54,7 @@ def test_numbers_at_the_ends_of_their_range_train(tmp_path: Path, kind: str, val
             with suppress(ValueError):  # a share is at most 1, the order of a softmax at least 1
                 config = replace(config, **{field.name: value})
     numbers = {"gradient_norm": value, "weight_decay": value}
-    run(tmp_path, replace(CONFIG, epochs=1, **numbers), model=MODELS[kind][1](config))
+    run(tmp_path, replace(CONFIG, epochs=1, batch_size=22, **numbers), model=MODELS[kind][1](config))
 
 
 @EVERY_MODEL

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,8 @@ from crossret.files.locks import LOCK
 from crossret.files.tensors import read_header, write_tensors
 from crossret.training import Callback
 from crossret.training.callbacks import Csv, Curves
-from tests.training import toy
 from tests.training.test_resuming import press_ctrl_c
-from tests.training.toy import CONFIG, checkpoint_tensors, make_model, run
+from tests.training.toy import CONFIG, SpoiltCorpus, checkpoint_tensors, make_model, run
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -23,11 +23,12 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 def test_the_same_training_writes_the_same_bytes_interrupted_or_not(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"config": replace(CONFIG, epochs=2), "callbacks": [Csv(), Curves()]}
     for name in ("here", "there"):
-        run(tmp_path / name, callbacks=[Csv(), Curves()])
+        run(tmp_path / name, **more)
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "resumed", model=press_ctrl_c(make_model(), "loss", 10), callbacks=[Csv(), Curves()])
-    run(tmp_path / "resumed", resume=True, callbacks=[Csv(), Curves()])
+        run(tmp_path / "resumed", model=press_ctrl_c(make_model(), "loss", 10), **more)
+    run(tmp_path / "resumed", resume=True, **more)
     here = contents(tmp_path / "here")
     best = {f"best/{name}" for name in ("config.json", "model.safetensors", "vocabulary.json")}
     assert here.keys() == best | {"checkpoint.safetensors", "curves.png", "epochs.csv", "log.jsonl", "steps.csv"}
@@ -74,12 +75,11 @@ def test_a_state_that_no_generator_has_is_named(straight: Path, tmp_path: Path) 
         run(tmp_path, resume=True)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_a_number_names_its_step_and_image(tmp_path: Path, value: float) -> None:
+def test_a_loss_that_is_not_a_number_names_its_step_and_image(tmp_path: Path) -> None:
     order = np.random.default_rng([CONFIG.seed, 0]).permutation(44)
     step = 1 + min(int(np.flatnonzero(order == caption)[0]) for caption in (22, 23)) // CONFIG.batch_size
     said = rf"is nan at step {step} \(epoch 1\): the features of training image 11 are not finite"
     with pytest.raises(ValueError, match=said):
-        run(tmp_path, train_data=toy.SpoiltCorpus(22, value))
+        run(tmp_path, train_data=SpoiltCorpus(22))
     tensors = checkpoint_tensors(tmp_path)
     assert all(tensor.isfinite().all() for name, tensor in tensors.items() if name.startswith("model."))

@@ -49,10 +49,12 @@ def gradients_of(model: Any, chunk: int | None) -> tuple[Tensor, dict[str, Tenso
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("chunk", [3, 1])
-def test_gradients_are_those_of_the_whole_batch(variant: str, chunk: int) -> None:
-    """In float64, as clipped similarities near zero make much of what float32 rounds."""
-    (loss, expected), (cached, found) = (gradients_of(of(variant).double(), size) for size in (None, chunk))
+def test_gradients_are_those_of_the_whole_batch(variant: str) -> None:
+    """In float64, as clipped similarities near zero make much of what float32 rounds.
+
+    Chunks are padded less than the batch, whose padding holds numbers; the last is of one item.
+    """
+    (loss, expected), (cached, found) = (gradients_of(of(variant).double(), chunk) for chunk in (None, 2))
     torch.testing.assert_close(cached, loss, rtol=1e-12, atol=1e-12)
     assert found.keys() == expected.keys()
     largest = max(gradient.abs().max().item() for gradient in expected.values())

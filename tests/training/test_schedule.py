@@ -36,13 +36,13 @@ def test_a_step_takes_the_sum_of_its_batches_gradients(tmp_path: Path) -> None:
     assert lines[2]["loss"] == pytest.approx((lines[0]["loss"] + lines[1]["loss"]) / 2)
 
 
-@pytest.mark.parametrize("call", [2, 4, 5, 6])
-def test_an_interruption_within_a_step_takes_it_anew(tmp_path: Path, call: int) -> None:
+def test_an_interruption_within_a_step_takes_it_anew(tmp_path: Path) -> None:
     run(tmp_path / "straight", ACCUMULATED)
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "resumed", ACCUMULATED, model=press_ctrl_c(make_model(), "loss", call))
-    run(tmp_path / "resumed", ACCUMULATED, resume=True)
-    assert_same_training(tmp_path / "straight", tmp_path / "resumed")
+    for call in (2, 6):  # of the first step, and of the second, of which four batches were taken before
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / f"{call}", ACCUMULATED, model=press_ctrl_c(make_model(), "loss", call))
+        run(tmp_path / f"{call}", ACCUMULATED, resume=True)
+        assert_same_training(tmp_path / "straight", tmp_path / f"{call}")
 
 
 def test_it_ends_where_no_epoch_is_better(tmp_path: Path) -> None:

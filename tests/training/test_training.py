@@ -47,7 +47,7 @@ def test_the_best_model_is_that_of_the_highest_rsum(straight: Path, tmp_path: Pa
         assert metrics.rsum == best
 
 
-@pytest.mark.parametrize("limit", [0.5, 1e9, None])
+@pytest.mark.parametrize("limit", [0.5, None])
 def test_gradients_are_clipped(tmp_path: Path, limit: float | None) -> None:
     gradients = Gradients()
     run(tmp_path, replace(CONFIG, epochs=1, gradient_norm=limit, log_every=1), callbacks=[gradients])

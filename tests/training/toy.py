@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from torch import Tensor
 from crossret.data.batches import Batch, Part, Regions
 from crossret.data.corpus import ALL, slices_of
 from crossret.data.vocabulary import END, PAD, START, Vocabulary
+from crossret.files.json import read_json_lines
 from crossret.files.tensors import read_header, read_tensors
 from crossret.models import Scan, ScanConfig
 from crossret.training import Callback, TrainingConfig, TrainingResult, load_model, train
@@ -73,13 +73,9 @@ class ToyCorpus:
 class SpoiltCorpus(ToyCorpus):
     """A feature of image 11 is no finite number from when its images have been looked at once."""
 
-    def __init__(self, n_images: int, value: float = float("nan")) -> None:
-        super().__init__(n_images)
-        self.value = value
-
     def image_batches(self, batch_size: int, items: slice = ALL) -> Iterator[tuple[Tensor, None]]:
         yield from super().image_batches(batch_size, items)
-        self.regions[11, 2, 3] = self.value
+        self.regions[11, 2, 3] = float("nan")
 
 
 def pad(captions: list[list[int]]) -> tuple[Tensor, Tensor]:
@@ -132,7 +128,7 @@ class Gradients(Callback):
 def everything(out_dir: Path) -> tuple[dict[str, Tensor], list[dict[str, Any]], dict[str, Tensor]]:
     """All tensors of the checkpoint, the log, and the best model's weights."""
     tensors = checkpoint_tensors(out_dir)
-    lines = [json.loads(line) for line in (out_dir / "log.jsonl").read_text().splitlines()]
+    lines = read_json_lines(out_dir / "log.jsonl")
     return tensors, lines, dict(load_model(out_dir / "best")[0].state_dict())
 
 
