@@ -20,6 +20,7 @@ from crossret_kernels.cross_attention.attention import attention_logits
 from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.inputs.options import FLOAT32_MAX, FLOAT32_TINY
 from crossret_kernels.padded import chunked
+from crossret_kernels.padded.arithmetic import pool
 from tests.kernels import oracle
 from tests.kernels.strategies import DIRECTIONS, NORM_MODES, POOLINGS, Features, examples, nearly_cancelling
 from tests.kernels.tolerance import DEFAULTS, Expectation, least_attended
@@ -170,6 +171,43 @@ def test_extremes(direction: str, of_regions: float, of_words: float, options: d
     regions, words = randn(3, 3, 6, seed=4) * of_regions, randn(4, 2, 6, seed=5) * of_words
     in_range = CPU_RANGE[0] < min(of_regions, of_words) and max(of_regions, of_words) < CPU_RANGE[1]
     check_extremes(regions, words, {**DEFAULTS, **options, "direction": direction}, BACKENDS + ("cpu",) * in_range)
+
+
+@backends
+@directions
+@dtypes
+@pytest.mark.parametrize("norm", ["l2norm", "clipped_l2norm", "l1norm", "clipped_l1norm"])
+def test_powers_of_two_change_no_bit(norm: str, dtype: torch.dtype, direction: str, backend: str) -> None:
+    """Where EPS is lost beside the norms: of scores and of first derivatives, and second ones are finite."""
+    steps = (40, 20) if dtype == torch.float32 else (600, 200)
+    regions, words = randn(3, 3, 6, dtype=dtype) * 2.0**30, randn(4, 5, 6, seed=1, dtype=dtype) * 2.0**10
+    options = {"raw_feature_norm": norm, "direction": direction, "backend": backend}
+    near = gradients(scan_scores, regions, words, **options)
+    far = gradients(scan_scores, regions * 2.0 ** steps[0], words * 2.0 ** steps[1], **options)
+    assert torch.equal(near[0], far[0])
+    for one, other, step in zip(near[1:], far[1:], steps, strict=True):
+        torch.testing.assert_close(one, other * 2.0**step, rtol=1e-5, atol=1e-5 * float(one.abs().max()))
+        assert one.abs().max() > 0
+
+
+@pytest.mark.parametrize("lambda_lse", [FLOAT32_TINY, 1e-25, 6.0, 1e28, 3e32, FLOAT32_MAX])
+@pytest.mark.parametrize("upstream", [1e-7, 100.0])
+def test_the_gradient_of_log_sum_exp(lambda_lse: float, upstream: float) -> None:
+    """It is a softmax, whatever λ and what comes down to it."""
+    values = torch.tensor([[0.5, -0.5, 0.25, 9.0], [0.25, 0.25, -1.0, 9.0]], requires_grad=True)
+    mask = torch.tensor([[True, True, True, False]]).expand(2, 4)
+    pooled = pool(values, mask, "lse", lambda_lse)
+    (gradient,) = torch.autograd.grad(pooled.sum() * upstream, values)
+    exact = values.detach().double().masked_fill(~mask, -torch.inf)
+    largest = exact.amax(-1, keepdim=True)
+    torch.testing.assert_close(
+        pooled.detach().double(),
+        largest[:, 0] + torch.logsumexp(lambda_lse * (exact - largest), -1) / lambda_lse,
+        rtol=1e-6,
+        atol=0,
+    )
+    expected = torch.softmax(lambda_lse * (exact - largest), -1) * upstream
+    torch.testing.assert_close(gradient.double(), expected, rtol=1e-5, atol=0)
 
 
 def test_compiled_calls_have_no_branches_on_values() -> None:
