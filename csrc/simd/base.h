@@ -99,6 +99,14 @@ struct Vector {
 
 #if defined(CROSSRET_BF16_DOTS)
   static constexpr bool bf16_dots = true;
+  CROSSRET_FUNCTION F first_of_pairs(F a) {
+    for (int i = 0; i < width; ++i) a[i] = from_bits(to_bits(a[i]) << 16);
+    return a;
+  }
+  CROSSRET_FUNCTION F second_of_pairs(F a) {
+    for (int i = 0; i < width; ++i) a[i] = from_bits(to_bits(a[i]) & 0xFFFF0000u);
+    return a;
+  }
   // The second products first, which is the instruction's order.
   CROSSRET_FUNCTION F dot_pairs(F a, F b, F sum) {
     const F first_a = first_of_pairs(a), first_b = first_of_pairs(b);
