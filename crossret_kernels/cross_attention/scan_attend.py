@@ -9,10 +9,10 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from crossret_kernels.backends import UnsupportedByBackend, select_backend
-from crossret_kernels.cross_attention.chunked import scan_attend_chunked
 from crossret_kernels.cross_attention.op import ATTENTION_OPTIONS
 from crossret_kernels.cross_attention.options import ScanFields, ScanOptions
 from crossret_kernels.cross_attention.reference import scan_attend_reference
+from crossret_kernels.cross_attention.torch import scan_attend_chunked
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.pairs import ATTENDING, as_asked, as_pairs, in_slices, shape_scores
 from crossret_kernels.inputs.sides import Features, Lengths, as_sides, check_traceable

@@ -3,15 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from crossret_kernels.gated_attention.parameters import GatedAttention
-from crossret_kernels.gated_attention.step import Side
+from crossret_kernels.gated_attention.options import GatedAttention
 from crossret_kernels.operations import Kernels, Operand, define
 from crossret_kernels.padded.pairing import Pairing, Rectangle
+
+
+class Side(NamedTuple):
+    """What pairs need of n images, or of n captions.
+
+    Attributes:
+        keys: (n, L, H), w_h ⊙ tanh(W x + b): a row's logit is its product with tanh(W_q o + b_q).
+        values: (n, L, D), P⁽²⁾ I_m of regions, words as they are: D numbers whatever regions have.
+        memory: (n, G), the memory of Eq. 12.
+        contexts: (n, K, D), the context vectors of the earlier levels.
+        mask: (n, L), the rows that are no padding.
+    """
+
+    keys: Tensor
+    values: Tensor
+    memory: Tensor
+    contexts: Tensor
+    mask: Tensor
+
+    def part(self, first: int, stop: int, width: int) -> Side:
+        """Some successive items, `width` of their rows."""
+        keys, values, mask = (x[first:stop, :width] for x in (self.keys, self.values, self.mask))
+        return Side(keys, values, self.memory[first:stop], self.contexts[first:stop], mask)
 
 
 def _of(side: str) -> tuple[Operand, ...]:

@@ -15,9 +15,8 @@ from crossret_kernels.inputs.pairs import Pairs, shape_scores
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.maxsim.op import score_sides
 from crossret_kernels.maxsim.options import MaxSimOptions
-from crossret_kernels.padded.arithmetic import safe_normalize
+from crossret_kernels.padded.arithmetic import pooled_shares, safe_normalize
 from crossret_kernels.padded.chunked import WORKSPACE_BYTES
-from crossret_kernels.padded.shares import pooled_shares
 from crossret_kernels.topk.candidates import pair_runs
 
 

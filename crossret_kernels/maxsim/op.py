@@ -10,9 +10,9 @@ from crossret_kernels.inputs.pairs import ATTENDING, Pairs, as_pairs, shape_scor
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.sides import Features, Lengths, as_sides
 from crossret_kernels.inputs.tensors import Array
-from crossret_kernels.maxsim.chunked import maxsim_argmax_chunked, maxsim_scores_chunked
 from crossret_kernels.maxsim.options import MaxSimFields, MaxSimOptions
 from crossret_kernels.maxsim.reference import maxsim_argmax_reference, maxsim_scores_reference
+from crossret_kernels.maxsim.torch import maxsim_argmax_chunked, maxsim_scores_chunked
 from crossret_kernels.operations import Kernels, define
 from crossret_kernels.two_sides import (
     LISTED_SIDES,

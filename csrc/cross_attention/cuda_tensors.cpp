@@ -187,7 +187,7 @@ std::string attention_told() {
          ChoiceNumbers::names + "\n";
 }
 
-// As steps.py says of them.
+// As library.py says of them.
 std::vector<int64_t> attention_job_sizes(int64_t packed, bool tfloat32, bool softmax, int64_t longest, bool gradients,
                                          int64_t most_shared) {
   constexpr Dtype dtypes[] = {Dtype::float32, Dtype::bfloat16, Dtype::float16};

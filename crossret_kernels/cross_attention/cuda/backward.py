@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.cross_attention.cuda.forward import pairs_of
+from crossret_kernels.cross_attention.cuda.library import attention_gradients, finish_gradients
 from crossret_kernels.cross_attention.cuda.plan import Call, Part
-from crossret_kernels.cross_attention.cuda.steps import attention_gradients, finish_gradients
 
 
 class Sums:

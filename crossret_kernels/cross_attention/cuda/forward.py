@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from crossret_kernels.cross_attention.cuda.library import attend
 from crossret_kernels.cross_attention.cuda.plan import Call, Part
-from crossret_kernels.cross_attention.cuda.steps import attend
 
 
 def scores(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.backends import UnsupportedByBackend
-from crossret_kernels.cross_attention.cuda import steps
+from crossret_kernels.cross_attention.cuda import library as steps
 from crossret_kernels.cross_attention.cuda.library import constant, constants, numbers
 from crossret_kernels.cross_attention.options import ScanFields
 from crossret_kernels.gpu.planning import cut, most_of_parts, on_device

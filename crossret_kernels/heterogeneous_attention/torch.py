@@ -12,12 +12,18 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.dense.op import Products
-from crossret_kernels.heterogeneous_attention.fused import KERNELS, fused_scores, in_front
-from crossret_kernels.heterogeneous_attention.layers import normalize_rows
+from crossret_kernels.heterogeneous_attention.first_layer import FirstLayer, attend_across, share
+from crossret_kernels.heterogeneous_attention.kernels import KERNELS, fused_scores, in_front
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
-from crossret_kernels.heterogeneous_attention.pairs import every_pair, nested, of_listed, pairs_in_chunk, upwards
+from crossret_kernels.heterogeneous_attention.pairs import (
+    every_pair,
+    nested,
+    normalize_rows,
+    of_listed,
+    pairs_in_chunk,
+    upwards,
+)
 from crossret_kernels.heterogeneous_attention.reference import heterogeneous_attention_reference
-from crossret_kernels.heterogeneous_attention.shared import FirstLayer, attend_across, share
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.padded.arithmetic import safe_normalize
 from crossret_kernels.padded.items import Limits, Shared, few_with_gradient
