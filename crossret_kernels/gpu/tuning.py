@@ -140,17 +140,13 @@ class HeterogeneousAttention:
     WORKSPACE_BYTES = 512 * 2**20  # a part takes the host ten launches, forward, and forty operations, backward
 
 
-class TripletLoss:
-    """The triplet loss."""
+class ScoreLoss:
+    """Losses over a score matrix: triplet, InfoNCE and sigmoid."""
 
     ROWS, COLUMNS = 32, 64  # of a tile of scores
-    PROGRAMS = 512  # at most, each with statistics of its own of every column
-    PARTS, POSITIVES = 32, 64  # of a tile that brings programs' statistics together
-    SUMMED = 256  # positives whose losses the program that makes them sums up, at most: one program's work
-
-
-class ContrastiveLoss(TripletLoss):
-    """InfoNCE and the sigmoid loss: the same numbers."""
+    PROGRAMS = 512  # at most, each with its statistics of every column
+    PARTS, POSITIVES = 32, 64  # of a tile that merges the programs' statistics
+    SUMMED = 256  # most positives whose losses one program both makes and sums up
 
 
 class CudaAttention:
