@@ -13,7 +13,7 @@ from crossret_kernels.operations import Kernels, Operand, define
 from crossret_kernels.padded.pairing import Pairing, Rectangle
 
 
-class Side(NamedTuple):
+class GatedItems(NamedTuple):
     """What pairs need of n images, or of n captions.
 
     Attributes:
@@ -30,14 +30,14 @@ class Side(NamedTuple):
     contexts: Tensor
     mask: Tensor
 
-    def part(self, first: int, stop: int, width: int) -> Side:
+    def part(self, first: int, stop: int, width: int) -> GatedItems:
         """Some successive items, `width` of their rows."""
         keys, values, mask = (x[first:stop, :width] for x in (self.keys, self.values, self.mask))
-        return Side(keys, values, self.memory[first:stop], self.contexts[first:stop], mask)
+        return GatedItems(keys, values, self.memory[first:stop], self.contexts[first:stop], mask)
 
 
 def _of(side: str) -> tuple[Operand, ...]:
-    """Keys (n, L, H), values (n, L, D), memory (n, G) and mask (n, L), the fields of a `Side`."""
+    """Keys (n, L, H), values (n, L, D), memory (n, G) and mask (n, L), the fields of a `GatedItems`."""
     fields = [Operand(f"{side}_{name}", "Tensor", True) for name in ("keys", "values", "memory")]
     return (*fields, Operand(f"{side}_mask", "Tensor"))
 
@@ -74,7 +74,9 @@ NAME = "gated_attention_triton"  # of the operation
 KERNELS: dict[str, Callable[..., Tensor]] = {"triton": define(NAME, OPERANDS, OPTIONS, scores_like, kernels=_triton)}
 
 
-def operands(images: Side, captions: Side, parameters: GatedAttention, pairing: Pairing) -> tuple[Tensor | None, ...]:
+def operands(
+    images: GatedItems, captions: GatedItems, parameters: GatedAttention, pairing: Pairing
+) -> tuple[Tensor | None, ...]:
     """What the operation takes, in its order."""
     sides = [(side.keys, side.values, side.memory, side.mask) for side in (images, captions)]
     steps = [(step.query_weight, step.query_bias) for step in (parameters.region_step, parameters.word_step)]

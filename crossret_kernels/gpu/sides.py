@@ -34,7 +34,7 @@ def _shared_memory_of(device: torch.device) -> int:
     return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0))
 
 
-class Rows(NamedTuple):
+class RowLayout(NamedTuple):
     """Where a side's rows lie.
 
     Attributes:
@@ -51,7 +51,7 @@ class Rows(NamedTuple):
     far: bool
 
     @classmethod
-    def of(cls, strides: tuple[int, ...], offset: int, element_size: int) -> Rows:
+    def of(cls, strides: tuple[int, ...], offset: int, element_size: int) -> RowLayout:
         """Of features that begin so many bytes from a multiple of 16."""
         item, row = (0, strides[0]) if len(strides) == 2 else strides[:2]
         step, far = 16 // element_size, max(item, row) >= 2**30 - 2
@@ -93,9 +93,9 @@ class Side(NamedTuple):
         return self.features.size(0)
 
     @property
-    def rows(self) -> Rows:
+    def row_layout(self) -> RowLayout:
         """How rows lie."""
-        return Rows.of(self.features.stride(), self.features.data_ptr() % 16, self.features.element_size())
+        return RowLayout.of(self.features.stride(), self.features.data_ptr() % 16, self.features.element_size())
 
     def known_counts(self) -> NDArray[np.int64]:
         """The items' lengths, where a call has to know them.
@@ -121,7 +121,7 @@ def both_sides(arguments: Sequence[Any], may_be_empty: bool, read: bool = True) 
         UnsupportedByBackend: more rows than kernels count.
     """
     regions, words = arguments[0], arguments[4]
-    of_regions, of_words = _told(*arguments[1:4]), _told(*arguments[5:8])
+    of_regions, of_words = _lengths_tensor(*arguments[1:4]), _lengths_tensor(*arguments[5:8])
     first, second = of_regions, of_words
     if capturing(regions.device):
         first, second = None, None
@@ -132,18 +132,18 @@ def both_sides(arguments: Sequence[Any], may_be_empty: bool, read: bool = True) 
     return _side(regions, of_regions, first, may_be_empty), _side(words, of_words, second, may_be_empty)
 
 
-def _told(offsets: Tensor | None, lengths: Tensor | None, mask: Tensor | None) -> Tensor | None:
+def _lengths_tensor(offsets: Tensor | None, lengths: Tensor | None, mask: Tensor | None) -> Tensor | None:
     """What there is of these."""
     return offsets if offsets is not None else lengths if lengths is not None else mask
 
 
-def beside(device: torch.device, *told: Tensor | None) -> list[Tensor | None]:
+def beside(device: torch.device, *tensors: Tensor | None) -> list[Tensor | None]:
     """Offsets, lengths and masks on the device: those on the host by one copy, as each pageable one holds it up."""
-    far = [x.numpy() for x in told if x is not None and x.is_cpu]
+    far = [x.numpy() for x in tensors if x is not None and x.is_cpu]
     if device.type == "cpu" or not far:
-        return [*told]
+        return [*tensors]
     there = iter(brought(device, *far))
-    return [next(there) if x is not None and x.is_cpu else x for x in told]
+    return [next(there) if x is not None and x.is_cpu else x for x in tensors]
 
 
 def _side(features: Tensor, own: Tensor | None, seen: Tensor | None, may_be_empty: bool) -> Side:

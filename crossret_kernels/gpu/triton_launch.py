@@ -140,7 +140,7 @@ def start_by_triton(kernel: Any, options: dict[str, Any], grid: tuple[int, int, 
     kernel[grid](*arguments[:-1], **options)
 
 
-def hidden(value: int) -> int:
+def encoded(value: int) -> int:
     """A size as named tuples hand it to kernels; `triton_tiles.shown` has its value. Below 2³⁰ − 2 it takes 32 bits.
 
     Triton compiles a kernel anew where an integer is 1 or a multiple of 16: in tuples even where it is told not to.
@@ -148,6 +148,6 @@ def hidden(value: int) -> int:
     return 2 * value + 3
 
 
-def all_hidden(sizes: Any) -> Any:
+def encoded_sizes(sizes: Any) -> Any:
     """A named tuple with its sizes, and those of tuples in it, hidden."""
-    return sizes._make([all_hidden(x) if isinstance(x, tuple) else 2 * x + 3 for x in sizes])
+    return sizes._make([encoded_sizes(x) if isinstance(x, tuple) else 2 * x + 3 for x in sizes])

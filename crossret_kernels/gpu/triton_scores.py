@@ -38,7 +38,7 @@ class ScoreMatrix(NamedTuple):
         ids = scores if image_ids is None else image_ids, scores if caption_ids is None else caption_ids
         key = scores.device, scores.dtype, scores.stride(0) >= 2**31
         sizes = *scores.shape, scores.stride(0), offset
-        return cls(scores, ids, sizes, (image_ids is not None, caption_ids is not None), key)  # type: ignore[arg-type]
+        return cls(scores, ids, sizes, (image_ids is not None, caption_ids is not None), key)
 
     @property
     def row_blocks(self) -> int:

@@ -48,7 +48,7 @@ def share_left(members, x, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def shown(size):
+def decoded(size):
     """The value of a size that `triton_launch.hidden` hides."""
     return (size - 3) >> 1
 

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crossret_kernels.heterogeneous_attention.first_layer import FirstLayer
+from crossret_kernels.heterogeneous_attention.first_layer import FirstLayerItems
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
 from crossret_kernels.inputs.tensors import autocasts
 from crossret_kernels.operations import Kernels, Operand, define, for_gradients
 
 
 def _side(item: str) -> tuple[Operand, ...]:
-    """What `FirstLayer` has of a side in float32, contiguous, and the rows that its items have, (n,) int64."""
+    """What `FirstLayerItems` has of a side in float32, contiguous, and the rows that its items have, (n,) int64."""
     parts = ("queries", "keys", "values", "own_logits", "own_values")
     return *(Operand(f"{item}_{part}", "Tensor", True) for part in parts), Operand(f"{item}_lengths", "Tensor")
 
@@ -51,8 +51,8 @@ KERNELS = {
 
 def fused_scores(
     backend: str,
-    images: FirstLayer,
-    captions: FirstLayer,
+    images: FirstLayerItems,
+    captions: FirstLayerItems,
     layer: HeterogeneousLayer,
     options: HeterogeneousOptions,
     halves: bool,

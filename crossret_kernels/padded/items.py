@@ -20,7 +20,7 @@ from crossret_kernels.torch_internals import transformed
 
 FEW = 4  # one of so many pairs
 # What is made of items: a NamedTuple of tensors (n, …) with the method `part` (first, stop, width), of some of them.
-Made: TypeAlias = Any
+ItemTensors: TypeAlias = Any
 
 
 class Limits(NamedTuple):
@@ -30,17 +30,17 @@ class Limits(NamedTuple):
     pairs: int
 
 
-class Run(NamedTuple):
+class ItemRun(NamedTuple):
     """Items (n,) int64 of a side that are held together, and how many rows each takes when padded."""
 
     indices: Tensor
     lengths: list[int]
 
-    def part(self, first: int, stop: int) -> Part:
-        return Part(first, stop, max(self.lengths[first:stop]))
+    def part(self, first: int, stop: int) -> RunPart:
+        return RunPart(first, stop, max(self.lengths[first:stop]))
 
 
-class Part(NamedTuple):
+class RunPart(NamedTuple):
     """Successive items of a run, at the width of their longest."""
 
     first: int
@@ -48,20 +48,20 @@ class Part(NamedTuple):
     width: int
 
 
-class Block(NamedTuple):
+class PairBlock(NamedTuple):
     """Pairs of two runs: by `pairing` of these parts; `where` their scores are in the whole result."""
 
-    images: Part
-    captions: Part
+    images: RunPart
+    captions: RunPart
     pairing: Pairing
     where: tuple[Tensor, Tensor] | Tensor
 
 
-ImageRun: TypeAlias = "tuple[Run, list[tuple[Run, list[Block]]]]"
+ImageRun: TypeAlias = "tuple[ItemRun, list[tuple[ItemRun, list[PairBlock]]]]"
 
 
 @dataclass(frozen=True)
-class Shared(ABC):
+class SharedScores(ABC):
     """Scores of all pairs, or of listed ones (P, 2), with what else is made of them.
 
     Tensors are the values of images and of captions, `n_beside` tensors of items beside them, of either side in turn,
@@ -80,15 +80,17 @@ class Shared(ABC):
     @abstractmethod
     def share(
         self, of_captions: bool, rows: Tensor, mask: Tensor, beside: Sequence[Tensor], parameters: Sequence[Tensor]
-    ) -> Made:
+    ) -> ItemTensors:
         """What is made of items by themselves: of rows (n, L, D), zeros behind their ends, and the mask (n, L)."""
 
     @abstractmethod
-    def score(self, images: Made, captions: Made, pairing: Pairing, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def score(
+        self, images: ItemTensors, captions: ItemTensors, pairing: Pairing, parameters: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
         """Scores of pairs of these, and what else there is."""
 
     def score_for_gradients(
-        self, images: Made, captions: Made, pairing: Pairing, parameters: Sequence[Tensor]
+        self, images: ItemTensors, captions: ItemTensors, pairing: Pairing, parameters: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
         """The same where the graph alone is wanted: fused kernels leave the values out."""
         return self.score(images, captions, pairing, parameters)
@@ -107,7 +109,7 @@ class Shared(ABC):
         """Room for what is made."""
         return [like.new_empty(len(self.images), len(self.captions))]
 
-    def made(self, *others: Tensor) -> tuple[Tensor, ...]:
+    def compute(self, *others: Tensor) -> tuple[Tensor, ...]:
         """Of what stands beside the values and of the parameters; blocks are made again in the backward pass."""
         if not checkable() or transformed():
             return self.at_once(others[: self.n_beside], others[self.n_beside :])
@@ -126,7 +128,7 @@ class _Recomputed(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, call: Shared, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, call: SharedScores, *tensors: Tensor) -> tuple[Tensor, ...]:
         device_type = tensors[0].device.type
         ctx.autocast = {"device_type": device_type, "enabled": autocasts(device_type)}
         if ctx.autocast["enabled"]:
@@ -152,7 +154,7 @@ class _Recomputed(torch.autograd.Function):
             return None, *(next(made) if own else None for own in needed)
 
 
-def _scores(call: Shared, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def _scores(call: SharedScores, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     first = 2 + call.n_beside
     results = call.results(tensors[-1])
     with torch.no_grad():
@@ -163,7 +165,7 @@ def _scores(call: Shared, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def gradients_of(
-    call: Shared, tensors: Sequence[Tensor], needed: Sequence[bool], gradients: Sequence[Tensor]
+    call: SharedScores, tensors: Sequence[Tensor], needed: Sequence[bool], gradients: Sequence[Tensor]
 ) -> list[Tensor | None]:
     first, dtype = 2 + call.n_beside, tensors[-1].dtype
     leaves = [x.detach().requires_grad_(own) for x, own in zip(tensors, needed, strict=True)]
@@ -189,7 +191,7 @@ def _places(where: tuple[Tensor, Tensor] | Tensor, values: Tensor) -> Any:
 
 
 def _blocks(
-    call: Shared,
+    call: SharedScores,
     score: Callable[..., tuple[Tensor, ...]],
     tensors: Sequence[Tensor],
     parameters: Sequence[Tensor],
@@ -201,14 +203,14 @@ def _blocks(
         image_runs = _all_blocks(call.images, call.captions, limits)
     else:
         image_runs = _listed_blocks(call.images, call.captions, call.pairs, limits)
-    captions: _Held | None = None  # stay for the next images, where they are all there are
+    captions: _RunItems | None = None  # stay for the next images, where they are all there are
     for image_run, caption_runs in image_runs:
-        images = _Held(call, False, image_run, tensors, parameters, totals)
+        images = _RunItems(call, False, image_run, tensors, parameters, totals)
         for caption_run, blocks in caption_runs:
             if captions is not None and captions.run is not caption_run:
                 captions.add_gradients()
                 captions = None
-            captions = captions or _Held(call, True, caption_run, tensors, parameters, totals)
+            captions = captions or _RunItems(call, True, caption_run, tensors, parameters, totals)
             for block in blocks:
                 parts = images.part(block.images), captions.part(block.captions)
                 yield score(*parts, block.pairing, parameters), block.where
@@ -217,12 +219,12 @@ def _blocks(
         captions.add_gradients()
 
 
-class _Held:
+class _RunItems:
     """A run's rows and what stands beside them, leaves of a graph of their own, with what is made of them."""
 
     def __init__(
-        self, call: Shared, of_captions: bool, run: Run, tensors: Sequence[Tensor], parameters: Sequence[Tensor],
-        totals: Sequence[Tensor | None],
+        self, call: SharedScores, of_captions: bool, run: ItemRun, tensors: Sequence[Tensor],
+        parameters: Sequence[Tensor], totals: Sequence[Tensor | None],
     ) -> None:  # fmt: skip
         self.side, self.run, self.totals = call.captions if of_captions else call.images, run, totals[of_captions::2]
         longest = max(run.lengths)
@@ -234,9 +236,9 @@ class _Held:
             for x, total in zip((rows[:, :longest], *beside), self.totals, strict=True)
         ]
         self.made = call.share(of_captions, self.leaves[0], self.mask, self.leaves[1:], parameters)
-        self.parts: dict[Part, tuple[Made, Made]] = {}
+        self.parts: dict[RunPart, tuple[ItemTensors, ItemTensors]] = {}
 
-    def part(self, part: Part) -> Made:
+    def part(self, part: RunPart) -> ItemTensors:
         """What is made of some of the items, as leaves that gather gradients."""
         if part not in self.parts:
             own = self.made.part(*part)
@@ -284,17 +286,17 @@ def _all_blocks(images: Ragged, captions: Ragged, limits: Limits) -> Iterator[Im
                 rows = image_run.indices[i : own.stop, None]
                 for j in range(0, n_captions, width):
                     other = caption_run.part(j, min(j + width, n_captions))
-                    blocks.append(Block(own, other, Rectangle(), (rows, caption_run.indices[j : other.stop])))
+                    blocks.append(PairBlock(own, other, Rectangle(), (rows, caption_run.indices[j : other.stop])))
             runs_of_captions.append((caption_run, blocks))
         yield image_run, runs_of_captions
 
 
-def _by_length(side: Ragged, rows: int) -> Iterator[Run]:
+def _by_length(side: Ragged, rows: int) -> Iterator[ItemRun]:
     lengths, order = side.extents.sort(stable=True)
     order = order.to(side.values.device)
     start = 0
     for run in runs(lengths.tolist(), rows):
-        yield Run(order[start : start + len(run)], run)
+        yield ItemRun(order[start : start + len(run)], run)
         start += len(run)
 
 
@@ -319,16 +321,16 @@ def _listed_blocks(images: Ragged, captions: Ragged, pairs: Tensor, limits: Limi
         yield image_run, runs_of_captions
 
 
-def _listed(image_run: Run, caption_run: Run, own: Tensor, other: Tensor, where: Tensor) -> Block:
+def _listed(image_run: ItemRun, caption_run: ItemRun, own: Tensor, other: Tensor, where: Tensor) -> PairBlock:
     """A block of pairs sorted by their images, of which it takes the first to the last, and of all loaded captions."""
     first, last = own[[0, -1]].tolist()
     captions = caption_run.part(0, len(caption_run.lengths))
     counts = torch.bincount(own - first).tolist()
     of_captions = torch.bincount(other, minlength=captions.stop).tolist()
-    return Block(image_run.part(first, last + 1), captions, Listing(own - first, other, counts, of_captions), where)
+    return PairBlock(image_run.part(first, last + 1), captions, Listing(own - first, other, counts, of_captions), where)
 
 
-def _grouped(side: Ragged, indices: Tensor, rows: int) -> Iterator[tuple[Run, Tensor, Tensor]]:
+def _grouped(side: Ragged, indices: Tensor, rows: int) -> Iterator[tuple[ItemRun, Tensor, Tensor]]:
     """Runs of the items that occur in `indices`, and of each the places of its items there.
 
     Yields (items, indices into these (p,), places (p,)).
@@ -340,5 +342,5 @@ def _grouped(side: Ragged, indices: Tensor, rows: int) -> Iterator[tuple[Run, Te
     for run in runs(extents[used.to(extents.device)].tolist(), rows):
         stop = start + len(run)
         first, last = torch.searchsorted(ordered, torch.tensor([start, stop], device=ordered.device)).tolist()
-        yield Run(used[start:stop], run), ordered[first:last] - start, order[first:last]
+        yield ItemRun(used[start:stop], run), ordered[first:last] - start, order[first:last]
         start = stop

@@ -20,7 +20,7 @@ def constant(name: str) -> int:
 @cache
 def constants(name: str) -> tuple[int, ...]:
     """The same, of every kind of tile or arithmetic that the library lists."""
-    return tuple(int(value) for value in _told()[name])
+    return tuple(int(value) for value in _declared()[name])
 
 
 @lru_cache(1024)  # a tensor of some numbers takes the host as long as a launch
@@ -29,7 +29,7 @@ def numbers(launch: str, real: bool = False, /, **values: float) -> Tensor:
 
     Raises ValueError where one is missing or unknown.
     """
-    names = _told()[launch]
+    names = _declared()[launch]
     try:
         given: Any = array("d" if real else "q", map(values.__getitem__, names))
     except KeyError:
@@ -40,7 +40,7 @@ def numbers(launch: str, real: bool = False, /, **values: float) -> Tensor:
 
 
 @cache
-def _told() -> dict[str, list[str]]:
+def _declared() -> dict[str, list[str]]:
     lines = torch.ops.crossret.attention_told().splitlines()
     return {name: words for name, *words in map(str.split, lines)}
 

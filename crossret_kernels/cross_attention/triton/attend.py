@@ -12,8 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.cross_attention.triton.pair import (
-    Call,
     K,
+    PairCall,
     attention,
     context_rows,
     cosines,
@@ -93,7 +93,7 @@ def attend_pairs(
 
 def attend(*arguments: Any) -> tuple[Tensor, ...]:
     """`crossret::scan_attend_triton`."""
-    call = Call(*arguments)
+    call = PairCall(*arguments)
     count, (dim, queries, contexts) = call.pairs.size(0), call.sizes
     scores = call.pairs.new_empty(count, dtype=torch.float32)
     attended, weights, relevances = (
@@ -101,6 +101,6 @@ def attend(*arguments: Any) -> tuple[Tensor, ...]:
     )
     if count:
         out = scores, attended if call.kind.ATTENDED else scores, weights, relevances
-        given = *call.lies, call.pairs, *out, *call.sizes, *call.numbers
-        launch(attend_pairs, (count, 1, 1), given, call.kind, call.key, call.warps)
+        arguments = *call.layouts, call.pairs, *out, *call.sizes, *call.numbers
+        launch(attend_pairs, (count, 1, 1), arguments, call.kind, call.key, call.warps)
     return scores, attended, weights, relevances

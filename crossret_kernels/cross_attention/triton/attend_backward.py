@@ -11,8 +11,8 @@ from torch import Tensor
 
 from crossret_kernels.cross_attention.triton.attend import SIZES
 from crossret_kernels.cross_attention.triton.pair import (
-    Call,
     K,
+    PairCall,
     attention,
     context_rows,
     cosines,
@@ -27,7 +27,7 @@ from crossret_kernels.gpu.triton_tiles import inverse
 from crossret_kernels.gpu.tuning import AttendedPairs
 
 
-class Given(NamedTuple):
+class ResultGradients(NamedTuple):
     """∂L/∂ the results, contiguous; any tensor in place of attended vectors where there are none."""
 
     scores: Tensor
@@ -36,7 +36,7 @@ class Given(NamedTuple):
     relevances: Tensor
 
 
-class Kept(NamedTuple):
+class PairGradients(NamedTuple):
     """Of some pairs, by their number among these, in float32.
 
     Attributes:
@@ -91,8 +91,8 @@ def norm_gradients(s, x, n, dn, both, factor, slope, KIND: tl.constexpr):
 
 @triton.jit(do_not_specialize=["first", *SIZES])
 def pair_gradients(
-    contexts, queries, pairs, given, kept, first, D, query_slots, context_slots, slope, lambda_softmax, lambda_lse,
-    KIND: tl.constexpr,
+    contexts, queries, pairs, result_grads, pair_grads, first, D, query_slots, context_slots, slope, lambda_softmax,
+    lambda_lse, KIND: tl.constexpr,
 ):  # fmt: skip
     """What is kept of a pair."""
     pair = tl.program_id(0).to(tl.int64) + first
@@ -113,7 +113,7 @@ def pair_gradients(
             c_squares += tl.sum(x.to(tl.float32) * x.to(tl.float32), 1)
         q_squares += tl.sum(y.to(tl.float32) * y.to(tl.float32), 1)
         if KIND.ATTENDED:
-            grad = load_columns(given.attended, cells, q_here, d, D, KIND)
+            grad = load_columns(result_grads.attended, cells, q_here, d, D, KIND)
             dp = tl.dot(x.to(tl.float32), tl.trans(grad), dp, input_precision=KIND.SECOND)
     _, c_scale = scales(c_squares, KIND)
     lengths, q_scale = scales(q_squares, KIND)
@@ -130,8 +130,8 @@ def pair_gradients(
         gram = tl.dot(rows, tl.trans(a), gram, input_precision=KIND.SECOND)
     r, least, whole = cosines(tl.sum(p * s, 0), squares, lengths)
     r = tl.where(q_here, r, 0.0)
-    dr = pool_gradients(r, q_here, tl.load(given.scores + pair), lambda_lse, KIND)
-    dr += tl.load(given.relevances + pair * query_slots + q_place, mask=q_here, other=0.0)
+    dr = pool_gradients(r, q_here, tl.load(result_grads.scores + pair), lambda_lse, KIND)
+    dr += tl.load(result_grads.relevances + pair * query_slots + q_place, mask=q_here, other=0.0)
     product = tl.where(q_here & (lengths * squares != 0), dr / least, 0.0)
     pull = tl.where(whole, dr * r * -1.0, 0.0)
     of_attended = pull * inverse(squares)
@@ -140,17 +140,17 @@ def pair_gradients(
     # What contexts get of attended vectors; the rest they get through similarities.
     dp = (dp + gram * of_attended[None, :]) * c_scale[:, None]
     along = p * dp
-    dp += s * product[None, :] + tl.load(given.weights + places, mask=both, other=0.0)
+    dp += s * product[None, :] + tl.load(result_grads.weights + places, mask=both, other=0.0)
     dn = p * (dp - tl.sum(p * dp, 0)[None, :]) * lambda_softmax
     ds = norm_gradients(s, x, n, dn, both, factor, slope, KIND) + p * product[None, :]
     number = tl.program_id(0).to(tl.int64)
     c, q = tl.arange(0, KIND.C), tl.arange(0, KIND.Q)
     cells = number * (KIND.C * KIND.Q) + c[:, None] * KIND.Q + q[None, :]
-    tl.store(kept.similarities + cells, ds)
-    tl.store(kept.weights + cells, p)
-    tl.store(kept.of_contexts + number * (2 * KIND.C) + c, tl.sum(ds * s + along, 1))
-    tl.store(kept.of_contexts + number * (2 * KIND.C) + KIND.C + c, c_scale)
-    of_queries = kept.of_queries + number * (4 * KIND.Q) + q
+    tl.store(pair_grads.similarities + cells, ds)
+    tl.store(pair_grads.weights + cells, p)
+    tl.store(pair_grads.of_contexts + number * (2 * KIND.C) + c, tl.sum(ds * s + along, 1))
+    tl.store(pair_grads.of_contexts + number * (2 * KIND.C) + KIND.C + c, c_scale)
+    of_queries = pair_grads.of_queries + number * (4 * KIND.Q) + q
     tl.store(of_queries, tl.sum(ds * s, 0) + of_query * lengths * lengths)
     tl.store(of_queries + KIND.Q, q_scale)
     tl.store(of_queries + 2 * KIND.Q, of_attended)
@@ -159,7 +159,7 @@ def pair_gradients(
 
 @triton.jit(do_not_specialize=["first", "D", "query_slots"])
 def sum_pairs(
-    contexts, queries, pairs, order, borders, given, kept, out, first, D, query_slots, KIND: tl.constexpr
+    contexts, queries, pairs, order, borders, result_grads, pair_grads, out, first, D, query_slots, KIND: tl.constexpr
 ):  # fmt: skip
     """Adds to some columns of an item's gradient what its pairs bring, in their order."""
     steps = tl.cdiv(D, K)
@@ -183,11 +183,11 @@ def sum_pairs(
         pair = number + first
         context, query = pair_items(pairs, pair, KIND)
         cells = number * (KIND.C * KIND.Q) + c[:, None] * KIND.Q + q[None, :]
-        ds = tl.load(kept.similarities + cells)
-        of_contexts = kept.of_contexts + number * (2 * KIND.C) + c
-        of_queries = kept.of_queries + number * (4 * KIND.Q) + q
+        ds = tl.load(pair_grads.similarities + cells)
+        of_contexts = pair_grads.of_contexts + number * (2 * KIND.C) + c
+        of_queries = pair_grads.of_queries + number * (4 * KIND.Q) + q
         if KIND.OF_CONTEXTS:
-            p = tl.load(kept.weights + cells)
+            p = tl.load(pair_grads.weights + cells)
             q_rows, q_here, q_place, _ = query_rows(queries, query, KIND)
             other = load_columns(queries.features, q_rows, q_here, d, D, KIND).to(tl.float32)
             other = other * tl.load(of_queries + KIND.Q)[:, None]
@@ -197,7 +197,7 @@ def sum_pairs(
             a = a * tl.load(of_queries + 2 * KIND.Q)[:, None]
             if KIND.ATTENDED:
                 grads = (pair * query_slots + tl.where(q_here, q_place, 0)) * D
-                a += load_columns(given.attended, grads, q_here, d, D, KIND)
+                a += load_columns(result_grads.attended, grads, q_here, d, D, KIND)
             sums = tl.dot(p, a, sums, input_precision=KIND.SECOND)
             along += tl.load(of_contexts)
         else:
@@ -223,10 +223,10 @@ def sum_pairs(
 
 def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     """`crossret::scan_attend_triton_backward`: those of regions and words, in their dtype; empty if not wanted."""
-    call = Call(*arguments[4:-2])
-    given = Given(*(grad.contiguous() for grad in arguments[:4]))
+    call = PairCall(*arguments[4:-2])
+    result_grads = ResultGradients(*(grad.contiguous() for grad in arguments[:4]))
     if not call.kind.ATTENDED:
-        given = given._replace(attended=given.scores)
+        result_grads = result_grads._replace(attended=result_grads.scores)
     of_regions, of_words = arguments[-2:]
     wanted = (of_regions, of_words) if not call.kind.COLUMN else (of_words, of_regions)
     count, dtype = call.pairs.size(0), call.sides[0].features.dtype
@@ -237,10 +237,10 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     features = (side.features if own else side.features[:0] for side, own in zip(call.sides, wanted, strict=True))
     results = [torch.zeros_like(x, **options) for x in features]
     sizes = (min(count, most), c, q), (min(count, most), c, q), (min(count, most), 2, c), (min(count, most), 4, q)
-    kept = Kept(*(torch.empty(size, dtype=torch.float32, device=call.pairs.device) for size in sizes))
+    pair_grads = PairGradients(*(torch.empty(size, dtype=torch.float32, device=call.pairs.device) for size in sizes))
     for first in range(0, count, most):
         pairs = call.pairs[first : first + most]
-        of_pairs = *call.lies, call.pairs, given, kept, first, *call.sizes, *call.numbers[:3]
+        of_pairs = *call.layouts, call.pairs, result_grads, pair_grads, first, *call.sizes, *call.numbers[:3]
         launch(pair_gradients, (len(pairs), 1, 1), of_pairs, call.kind, call.key, call.warps)
         for of_contexts in (True, False):
             place = int(not of_contexts)
@@ -250,7 +250,7 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
             items, order = pairs[:, call.kind.COLUMN if of_contexts else 1 - call.kind.COLUMN].sort(stable=True)
             borders = torch.searchsorted(items, torch.arange(side.n_items + 1, device=items.device))
             grid, kind = (side.n_items * -(-call.dim // K.value), 1, 1), call.kind._replace(OF_CONTEXTS=of_contexts)
-            of_items = *call.lies, call.pairs, order, borders, given, kept, out, first, *call.sizes[:2]
+            of_items = *call.layouts, call.pairs, order, borders, result_grads, pair_grads, out, first, *call.sizes[:2]
             launch(sum_pairs, grid, of_items, kind, (call.key, whole), call.warps)
     made = [(x if own else x.new_empty(0)).to(dtype) for x, own in zip(results, wanted, strict=True)]
     return (made[0], made[1]) if not call.kind.COLUMN else (made[1], made[0])

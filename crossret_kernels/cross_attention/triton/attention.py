@@ -2,13 +2,13 @@
 
 Queries are a tile's rows and contexts its columns, in both directions. What each item of queries has of a context is
 shared out, and summed up, by products with a 0/1 matrix, so that items of any lengths stand in a tile side by side; all
-that passes through them is finite, as `pack_rows` sees to. `run` is a `chunks.Inputs`, KIND a `call.Kind`.
+that passes through them is finite, as `pack_rows` sees to. `run` is a `chunks.RunInputs`, KIND a `call.AttentionKind`.
 """
 
 import triton
 import triton.language as tl
 
-from crossret_kernels.gpu.triton_tiles import bounded, inverse, share_left, shown
+from crossret_kernels.gpu.triton_tiles import bounded, decoded, inverse, share_left
 
 # Constants stand right of what they multiply: the interpreters of Triton 3.7 and 3.8 take them nowhere else.
 EPS = tl.constexpr(1e-8)  # of the published code: added to norms after the root, and the cosine's least denominator
@@ -19,13 +19,13 @@ OF_PRODUCTS, OF_SQUARES, SHIFT, OF_RELEVANCES = (tl.constexpr(plane) for plane i
 
 
 @triton.jit
-def clean(x):
+def zero_nan(x):
     """x, and 0 for what is no number: 0/1 products would share it out."""
     return tl.where(x == x, x, 0.0)
 
 
 @triton.jit
-def wide(index):
+def int64(index):
     """As int64; the interpreter's loop variables are Python's integers."""
     return tl.full((), 0, tl.int64) + index
 
@@ -64,16 +64,16 @@ def query_tile(number, run, KIND: tl.constexpr):
     """
     N: tl.constexpr = KIND.N
     G: tl.constexpr = KIND.G
-    slots = shown(run.sizes.query_slots)
-    tile_items = shown(run.sizes.tile_items)
+    slots = decoded(run.sizes.query_slots)
+    tile_items = decoded(run.sizes.tile_items)
     if tile_items > 0:
-        piece = number % shown(run.sizes.pieces) * N
-        first_item = number // shown(run.sizes.pieces) * tile_items
-        n_items = tl.minimum(tile_items, shown(run.sizes.n_queries) - first_item)
+        piece = number % decoded(run.sizes.pieces) * N
+        first_item = number // decoded(run.sizes.pieces) * tile_items
+        n_items = tl.minimum(tile_items, decoded(run.sizes.n_queries) - first_item)
         row = first_item * slots + piece
         n_rows = tl.minimum(n_items * slots - piece, N)
     else:
-        first = run.tiles + 2 * shown(run.sizes.first_tile)
+        first = run.tiles + 2 * decoded(run.sizes.first_tile)
         tile = first + 2 * number
         row = tl.load(tile) - tl.load(first)
         n_rows = tl.load(tile + 2) - tl.load(tile)
@@ -101,7 +101,7 @@ def similarities(run, tile, context, start, KIND: tl.constexpr):
     c = start + tl.arange(0, KIND.C)
     q = tl.minimum(row + tl.arange(0, KIND.N), tl.maximum(row + n_rows - 1, 0))
     first = 0 if KIND.LISTED else context[0]
-    cells = run.S + q[:, None] * (shown(run.sizes.pitch) * 16) + (tl.multiple_of(first, 4) + c)[None, :]
+    cells = run.S + q[:, None] * (decoded(run.sizes.pitch) * 16) + (tl.multiple_of(first, 4) + c)[None, :]
     s = tl.load(tl.max_contiguous(tl.multiple_of(cells, [1, 16]), [1, 4]))
     if KIND.NORMALIZE:
         s = s * query_scales[:, None] * context_scales(run, context, start, KIND)[None, :]
@@ -128,14 +128,14 @@ def clip(s, run, KIND: tl.constexpr):
 def query_norms(run, first, count, columns, scales, there, KIND: tl.constexpr):
     """What an item's queries normalise these columns of S by: (norms, or sums of the softmax; its greatest)."""
     j = tl.arange(0, 32)
-    pitch = shown(run.sizes.pitch) * 16
-    cells = run.S + wide(first + j)[:, None] * pitch + columns[None, :]
+    pitch = decoded(run.sizes.pitch) * 16
+    cells = run.S + int64(first + j)[:, None] * pitch + columns[None, :]
     greatest = tl.full(columns.shape, float("-inf"), tl.float32)
     sums = tl.full(columns.shape, 0, tl.float32)
     for step in tl.static_range(2 if KIND.NORM == "softmax" else 1):
         for start in range(0, count, 32):
             inside = (start + j < count)[:, None] & there[None, :]
-            s = tl.load(cells + wide(start) * pitch, mask=inside, other=0.0)
+            s = tl.load(cells + int64(start) * pitch, mask=inside, other=0.0)
             if KIND.NORMALIZE:
                 _of_queries, query_scales = row_lengths(run.queries, first + start + j, start + j < count, KIND)
                 s = s * query_scales[:, None] * scales[None, :]
@@ -158,7 +158,7 @@ def norm_factors(norms):
 
 @triton.jit
 def item_sums(x, members, KIND: tl.constexpr):
-    """Sums over each item's rows, (G, columns)."""
+    """FeatureSums over each item's rows, (G, columns)."""
     FINE: tl.constexpr = KIND.FINE
     return share_left(tl.trans(members), x, FINE)
 
@@ -174,14 +174,14 @@ def normalised(x, run, tile, context, start, KIND: tl.constexpr):
     norms = tl.full((members.shape[1], x.shape[1]), 0, tl.float32)
     n = x
     context_rows = rows_within(context[0], start + tl.arange(0, KIND.C), context[1])
-    statistics = run.statistics + context_rows.to(tl.int64) * shown(run.sizes.statistics_pitch)
+    statistics = run.statistics + context_rows.to(tl.int64) * decoded(run.sizes.statistics_pitch)
     if not KIND.LISTED:
         statistics += first_item
     if KIND.NORM == "softmax":
         shift = x
         if KIND.LONG:
             sums = tl.load(statistics)[None, :] + norms
-            greatest = tl.load(statistics + shown(run.sizes.plane))[None, :] + tl.zeros_like(x)
+            greatest = tl.load(statistics + decoded(run.sizes.plane))[None, :] + tl.zeros_like(x)
             shift = tl.where(tl.sum(members, 1)[:, None] > 0, greatest, x)
         else:
             rows = row + tl.arange(0, x.shape[0])
@@ -229,9 +229,9 @@ def logits_of(n, shift, run, KIND: tl.constexpr):
 def gram_cells(grams, item, run, row, column, KIND: tl.constexpr):
     """Where a block (C, C) of an item's Gram matrix lies; matrices are of whole blocks."""
     C: tl.constexpr = KIND.C
-    pitch = shown(run.sizes.gram_blocks) * C
+    pitch = decoded(run.sizes.gram_blocks) * C
     c = tl.arange(0, C)
-    return grams + (wide(item) * pitch + row) * pitch + column + (c[:, None] * pitch + c[None, :])
+    return grams + (int64(item) * pitch + row) * pitch + column + (c[:, None] * pitch + c[None, :])
 
 
 @triton.jit

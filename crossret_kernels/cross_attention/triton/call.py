@@ -12,9 +12,9 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.cross_attention.options import ScanOptions
-from crossret_kernels.gpu.sides import Rows, Side, both_sides, power_from, precisions, shared_memory
-from crossret_kernels.gpu.triton_launch import hidden, launch
-from crossret_kernels.gpu.triton_tiles import shown
+from crossret_kernels.gpu.sides import RowLayout, Side, both_sides, power_from, precisions, shared_memory
+from crossret_kernels.gpu.triton_launch import encoded, launch
+from crossret_kernels.gpu.triton_tiles import decoded
 from crossret_kernels.gpu.tuning import LEAST, Attention, slots_for
 
 LARGEST_FREE_LOGIT = 20.0  # weights of exp(±20) squared keep their digits in float32, whatever the features' length
@@ -33,14 +33,14 @@ class Packed(NamedTuple):
         norms: (rows,) float32, NaN where a row was not finite.
         powers: (rows,) float32, by what rows were multiplied that are to be divided by their length.
         own: (rows,) float32, what rows of queries get of themselves, negative: of gradients alone.
-        items: (items, 4) int32, first row, number of rows, of contexts flags, see `pooling.BROKEN`, and the first row
+        items: (items, 4) int32, first row, number of rows, of contexts flags, see `pooling.NOT_FINITE`, and the first row
             among the caller's, if these are packed.
     """
 
     rows: Tensor
     norms: Tensor
     powers: Tensor
-    own: Tensor
+    self_gradients: Tensor
     items: Tensor
 
 
@@ -53,7 +53,7 @@ class Numbers(NamedTuple):
     empty_score: float
 
 
-class Kind(NamedTuple):
+class AttentionKind(NamedTuple):
     """What kernels of pairs are compiled for.
 
     Attributes:
@@ -113,7 +113,7 @@ class RowKind(NamedTuple):
     ROWS: int
 
 
-class BothKinds(NamedTuple):
+class RowKinds(NamedTuple):
     """What kernels of both sides' rows are compiled for."""
 
     CONTEXTS: RowKind
@@ -126,7 +126,7 @@ class Source(NamedTuple):
     Attributes:
         item_stride, row_stride: elements, counted in UNIT; the first is 0 of packed rows.
         most: rows that an item has at most.
-        told: whether lengths of padded items are.
+        has_lengths: whether lengths of padded items are.
         slots: rows that each item takes when packed; 0 where they follow one another.
         n_items: of the part.
         surplus: rows of zeros behind the last item's, which one more program stores.
@@ -136,7 +136,7 @@ class Source(NamedTuple):
     row_stride: int
     first: int
     most: int
-    told: int
+    has_lengths: int
     slots: int
     column: int
     n_items: int
@@ -153,7 +153,7 @@ class Target(NamedTuple):
     source: Source
 
 
-class Form:
+class AttentionSpec:
     """What calls are alike in whatever their lengths: options, and how features lie.
 
     What kernels are compiled for follows from it alone, never from lengths or how many items there are: no batch of a
@@ -166,7 +166,7 @@ class Form:
         dim: D of packed rows.
         kinds: of kernels of rows of contexts, of queries.
         strides: of their items and rows, counted in UNIT.
-        told: whether their lengths are.
+        has_lengths: whether their lengths are.
         columns: of their items in pairs.
         key_of_rows: what packing depends on beside its kinds; `key` what other kernels do.
         kind: of kernels of pairs.
@@ -186,14 +186,16 @@ class Form:
         columns = slots_for(self.dim)
         of_rows = listed, own.normalize
         sizes = dim, self.dim, columns, max(1, Attention.PACKED_ELEMENTS // columns)
-        sides = [(Rows.of(layout[0], layout[1], self.dtype.itemsize), *layout) for layout in layouts[:: self.order]]
-        self.kinds = BothKinds(
+        sides = [
+            (RowLayout.of(layout[0], layout[1], self.dtype.itemsize), *layout) for layout in layouts[:: self.order]
+        ]
+        self.kinds = RowKinds(
             *(RowKind(queries, len(strides) == 2, masked, *of_rows, rows.unit, *sizes)
               for queries, (rows, strides, _, _, masked, _) in zip((False, True), sides, strict=True))
         )  # fmt: skip
         self.strides = [(rows.item_stride // rows.unit, rows.row_stride // rows.unit) for rows, *_ in sides]
         self.key_of_rows = self.key, *((rows.far, rows.aligned) for rows, *_ in sides)
-        self.told = [told for *_, told, _, _ in sides]
+        self.has_lengths = [has_lengths for *_, has_lengths, _, _ in sides]
 
         contexts, queries = (layout[-1] for layout in layouts[:: self.order])
         main, fine = precise
@@ -205,29 +207,29 @@ class Form:
         full = LEAST if listed or long else 2 * tile // power_from(queries)
         free = own.norm != "none" and abs(own.lambda_softmax) <= LARGEST_FREE_LOGIT
         step = Attention.step(self.dtype.itemsize, tf32=main == "tf32")
-        self.kind = Kind(
+        self.kind = AttentionKind(
             own.clips, own.norm, not free, own.normalize, own.pooling, listed, long, wide, False, False,
             min(Attention.MOST_ITEMS, max(LEAST, full)), self.dim, columns, tile, block, step, main, fine,
         )  # fmt: skip
 
 
-form_of = lru_cache(256)(Form)
+spec_of = lru_cache(256)(AttentionSpec)
 # Of a named tuple's fields others are seldom new.
 replaced = lru_cache(256)(lambda kind, **fields: kind._replace(**fields))
 
 
 def _layout(side: Side) -> tuple[Any, ...]:
-    """How a side lies: strides, offset from a multiple of 16 bytes, whether lengths are told, a mask; its width."""
+    """How a side lies: strides, offset from a multiple of 16 bytes, whether lengths are has_lengths, a mask; its width."""
     features = side.features
-    told, masked = side.extents is not None, side.places is not None
-    return features.stride(), features.data_ptr() % 16, told, masked, side.width
+    has_lengths, masked = side.extents is not None, side.places is not None
+    return features.stride(), features.data_ptr() % 16, has_lengths, masked, side.width
 
 
-class Call:
+class AttentionCall:
     """One call.
 
     Attributes:
-        form: of its options and layouts.
+        spec: of its options and layouts.
         sides: contexts and queries; `places` theirs as kernels take them, anything where there are none.
         pairs: (P, 2) int64 (image, caption), contiguous on the device; None for all pairs.
         shape: of the scores.
@@ -242,35 +244,35 @@ class Call:
         given, listed = (features.device, features.dtype, features.shape[-1]), pairs is not None
         layouts = _layout(images), _layout(captions)
         precise = precisions(features.dtype, arguments[10])
-        self.form = form = form_of(given, precise, listed, layouts, arguments[9], arguments[11:])
+        self.spec = spec = spec_of(given, precise, listed, layouts, arguments[9], arguments[11:])
         self.pairs: Tensor | None = pairs.contiguous() if listed else None
-        self.sides = (images, captions)[:: form.order]
-        self.places = [nothing(form.device) if side.places is None else side.places for side in self.sides]
+        self.sides = (images, captions)[:: spec.order]
+        self.places = [no_lengths(spec.device) if side.places is None else side.places for side in self.sides]
         self.shape = (pairs.size(0),) if listed else (images.n_items, captions.n_items)
         self.filled = images.slots > 0 and captions.slots > 0
 
     def pack(
-        self, *parts: Part, room: Sequence[Tensor] = (), starts: Sequence[Tensor | None] = (None, None)
+        self, *parts: PackedPart, workspace: Sequence[Tensor] = (), starts: Sequence[Tensor | None] = (None, None)
     ) -> list[Packed]:  # fmt: skip
-        """Rows of parts, at most one of either side, packed, in memory of their `room` one after another.
+        """Rows of parts, at most one of either side, packed, in memory of their `workspace` one after another.
 
-        `starts` as of `Plan`.
+        `starts` as of `LengthPlan`.
         """
-        form = self.form
-        room = room or memory(form.device, [size for part in parts for size in part.room])
-        made = [part.packed_in(*room[5 * place : 5 * place + 5]) for place, part in enumerate(parts)]
+        spec = self.spec
+        workspace = workspace or memory(spec.device, [size for part in parts for size in part.workspace])
+        made = [part.packed_in(*workspace[5 * place : 5 * place + 5]) for place, part in enumerate(parts)]
         # A side without a part has no items; its strides are of as many bits as ever.
-        packed, sources = [made[0]] * 2, [Source(*map(hidden, (*strides, *(0,) * 7))) for strides in form.strides]
+        packed, sources = [made[0]] * 2, [Source(*map(encoded, (*strides, *(0,) * 7))) for strides in spec.strides]
         for part, own in zip(parts, made, strict=True):
             packed[part.own], sources[part.own] = own, part.source
         targets = [
             Target(side.features, places, own, own.items if start is None else start, source)
             for side, places, own, start, source in zip(self.sides, self.places, packed, starts, sources, strict=True)
         ]
-        extents = (nothing(form.device) if side.extents is None else side.extents for side in self.sides)
+        extents = (no_lengths(spec.device) if side.extents is None else side.extents for side in self.sides)
         pairs = made[0].items if self.pairs is None else self.pairs
         grid = sum(part.n_items + (part.surplus > 0) for part in parts), max(part.blocks for part in parts), 1
-        launch(pack_rows, grid, (*extents, pairs, *targets), form.kinds, form.key_of_rows)
+        launch(pack_rows, grid, (*extents, pairs, *targets), spec.kinds, spec.key_of_rows)
         return made
 
 
@@ -280,12 +282,12 @@ def memory(device: torch.device, sizes: Sequence[int]) -> Sequence[Tensor]:
 
 
 @cache
-def nothing(device: torch.device) -> Tensor:
-    """In place of lengths that are not told: kernels are compiled for what they would be."""
+def no_lengths(device: torch.device) -> Tensor:
+    """In place of lengths that are not has_lengths: kernels are compiled for what they would be."""
     return torch.zeros(1, dtype=torch.int64, device=device)
 
 
-class Part:
+class PackedPart:
     """A part of a side as it is packed: items, or of listed pairs their items; all but its memory.
 
     Attributes:
@@ -296,37 +298,37 @@ class Part:
         longest: rows of an item, at most.
         slots: rows that each item takes, or 0: then they follow one another, as the lengths that a plan knows tell.
         tiles: of queries the first tile of the plan, and how many.
-        room: numbers of four bytes that its rows, norms, powers, own and items take.
+        workspace: numbers of four bytes that its rows, norms, powers, own and items take.
         blocks: of ROWS rows of an item, or of the surplus; `source` of the kernel that packs it.
     """
 
     def __init__(
-        self, form: Form, own: int, first: int, n_items: int, n_rows: int, longest: int, slots: int, most: int,
+        self, spec: AttentionSpec, own: int, first: int, n_items: int, n_rows: int, longest: int, slots: int, most: int,
         tiles: tuple[int, int] = (0, 0),
     ) -> None:  # fmt: skip
         """`most` is the side's `slots`."""
-        self.form, self.own, self.first, self.n_items, self.tiles = form, own, first, n_items, tiles
+        self.spec, self.own, self.first, self.n_items, self.tiles = spec, own, first, n_items, tiles
         self.filled, self.longest, self.slots, self.most = n_rows > 0, longest, slots, most
         self.n_rows = max(n_rows, 1)
-        if own == 0 and not form.kind.LISTED:
+        if own == 0 and not spec.kind.LISTED:
             self.n_rows = rounded(self.n_rows, PITCH)
         self.surplus = self.n_rows - n_rows
-        of_rows = self.n_rows * form.dim * form.dtype.itemsize // 4
-        self.room = [of_rows, *[rounded(self.n_rows, 4)] * 3, 4 * n_items]
-        self.kind = form.kinds[own]
+        of_rows = self.n_rows * spec.dim * spec.dtype.itemsize // 4
+        self.workspace = [of_rows, *[rounded(self.n_rows, 4)] * 3, 4 * n_items]
+        self.kind = spec.kinds[own]
         self.blocks = -(-max(rounded(longest, TOGETHER.value), self.surplus) // self.kind.ROWS)
-        of_items = first, most, form.told[own], slots, form.columns[own], n_items, self.surplus
-        self.source = Source(*map(hidden, (*form.strides[own], *of_items)))
+        of_items = first, most, spec.has_lengths[own], slots, spec.columns[own], n_items, self.surplus
+        self.source = Source(*map(encoded, (*spec.strides[own], *of_items)))
 
     @classmethod
-    def slotted(cls, form: Form, own: int, first: int, n_items: int, longest: int) -> Part:
+    def slotted(cls, spec: AttentionSpec, own: int, first: int, n_items: int, longest: int) -> PackedPart:
         """Whose items have up to so many rows, and take as many each; contexts of listed pairs as S has of them."""
-        slots = longest if own else rounded(longest, PITCH if form.kind.LISTED else TOGETHER.value)
-        return cls(form, own, first, n_items, n_items * slots, slots, slots, longest)
+        slots = longest if own else rounded(longest, PITCH if spec.kind.LISTED else TOGETHER.value)
+        return cls(spec, own, first, n_items, n_items * slots, slots, slots, longest)
 
-    def packed_in(self, rows: Tensor, norms: Tensor, powers: Tensor, own: Tensor, items: Tensor) -> Packed:
+    def packed_in(self, rows: Tensor, norms: Tensor, powers: Tensor, self_gradients: Tensor, items: Tensor) -> Packed:
         """What lies in memory of these sizes, float32."""
-        return Packed(rows.view(self.form.dtype).view(self.n_rows, -1), norms, powers, own, items.view(torch.int32))
+        return Packed(rows.view(self.spec.dtype).view(self.n_rows, -1), norms, powers, self_gradients, items.view(torch.int32))
 
 
 def rounded(count: Any, unit: int) -> Any:
@@ -341,7 +343,7 @@ def rounded(count: Any, unit: int) -> Any:
 def pack_rows(context_extents, query_extents, pairs, contexts, queries, KIND: tl.constexpr):
     """Copies rows of items into a part of either side, contexts' first."""
     number = tl.program_id(0)
-    n = shown(contexts.source.n_items) + tl.minimum(shown(contexts.source.surplus), 1)
+    n = decoded(contexts.source.n_items) + tl.minimum(decoded(contexts.source.surplus), 1)
     CONTEXTS: tl.constexpr = KIND.CONTEXTS  # names: Triton 3.6 hands on no field that is a tuple
     QUERIES: tl.constexpr = KIND.QUERIES
     if number < n:
@@ -361,25 +363,25 @@ def pack_item(extents, pairs, target, number, KIND: tl.constexpr):
     D: tl.constexpr = KIND.D
     packed = target.packed
     source = target.source
-    slots = shown(source.slots)
-    is_item = number < shown(source.n_items)
+    slots = decoded(source.slots)
+    is_item = number < decoded(source.n_items)
     if KIND.LISTED:
-        item = tl.load(pairs + 2 * (shown(source.first) + number.to(tl.int64)) + shown(source.column))
+        item = tl.load(pairs + 2 * (decoded(source.first) + number.to(tl.int64)) + decoded(source.column))
     else:
-        item = (shown(source.first) + tl.minimum(number, shown(source.n_items) - 1)).to(tl.int64)
+        item = (decoded(source.first) + tl.minimum(number, decoded(source.n_items) - 1)).to(tl.int64)
     first = number * slots
     if slots == 0:
-        starts = target.starts + shown(source.first)
+        starts = target.starts + decoded(source.first)
         first = tl.load(starts + number) - tl.load(starts)
     begin = tl.full((), 0, tl.int64)
-    count = begin + shown(source.most)
+    count = begin + decoded(source.most)
     if KIND.PACKED:
         begin = tl.load(extents + item)
         count = tl.minimum(tl.load(extents + item + 1) - begin, count)
-    elif shown(source.told) > 0:
+    elif decoded(source.has_lengths) > 0:
         count = tl.minimum(tl.load(extents + item), count)
     count = tl.where(is_item, tl.maximum(count, 0), 0).to(tl.int32)
-    slots = tl.where(is_item, slots, shown(source.surplus))
+    slots = tl.where(is_item, slots, decoded(source.surplus))
     r = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     there = r < count
     if is_item & (tl.program_id(1) == 0):
@@ -388,8 +390,8 @@ def pack_item(extents, pairs, target, number, KIND: tl.constexpr):
         tl.store(packed.items + 4 * number + 3, begin.to(tl.int32))
     place = r.to(tl.int64)
     if KIND.MASKED:
-        place = tl.load(target.places + item * shown(source.most) + r, mask=there, other=0)
-    offsets = ((begin + place) * shown(source.row_stride) + item * shown(source.item_stride)) * KIND.UNIT
+        place = tl.load(target.places + item * decoded(source.most) + r, mask=there, other=0)
+    offsets = ((begin + place) * decoded(source.row_stride) + item * decoded(source.item_stride)) * KIND.UNIT
     d = tl.arange(0, KIND.WIDTH)
     x = tl.load(
         target.features + offsets[:, None] + d[None, :], mask=there[:, None] & (d < KIND.DIM)[None, :], other=0.0

@@ -9,18 +9,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from crossret_kernels.cross_attention.triton.attention import clean, item_of, wide
-from crossret_kernels.cross_attention.triton.call import Call, Packed, Part, Source
+from crossret_kernels.cross_attention.triton.attention import int64, item_of, zero_nan
+from crossret_kernels.cross_attention.triton.call import AttentionCall, Packed, PackedPart, Source
 from crossret_kernels.cross_attention.triton.chunks import gram_pitch_of, multiply
 from crossret_kernels.cross_attention.triton.relevances import TINY
-from crossret_kernels.gpu.triton_launch import hidden, launch
-from crossret_kernels.gpu.triton_tiles import inverse, shown
+from crossret_kernels.gpu.triton_launch import encoded, launch
+from crossret_kernels.gpu.triton_tiles import decoded, inverse
 
-NOWHERE = Source(*map(hidden, (0,) * len(Source._fields)))
+NOWHERE = Source(*map(encoded, (0,) * len(Source._fields)))
 
 
-class Summed(NamedTuple):
-    """`Sums` as kernels read them, and where gradients of their rows lie.
+class KernelSums(NamedTuple):
+    """`FeatureSums` as kernels read them, and where gradients of their rows lie.
 
     Attributes:
         items, order, ends: of listed pairs, by number: the item, sorted; the pairs in this order; where an item's end.
@@ -38,26 +38,28 @@ class Summed(NamedTuple):
     source: Source
 
 
-class Sums:
+class FeatureSums:
     """Gradients of a packed part of one side, summed up in float32.
 
     Attributes:
         call, part, packed: its rows.
         out: where their gradients are to lie.
         grams: of contexts ∂L/∂G + its transpose of every item, (items, pitch, pitch).
-        total: of rows but for what grams and `packed.own` bring, (rows, D).
+        total: of rows but for what grams and `packed.self_gradients` bring, (rows, D).
         later: whether a run has left something there.
     """
 
-    def __init__(self, call: Call, part: Part, packed: Packed, out: Tensor, grams: Tensor, total: Tensor) -> None:
+    def __init__(
+        self, call: AttentionCall, part: PackedPart, packed: Packed, out: Tensor, grams: Tensor, total: Tensor
+    ) -> None:
         self.call, self.part, self.packed, self.out, self.grams, self.total = call, part, packed, out, grams, total
         self.later = False
 
     @staticmethod
-    def room_of(part: Part) -> list[int]:
+    def workspace_of(part: PackedPart) -> list[int]:
         """Numbers of grams and total."""
-        grams = 16 if part.own else part.n_items * gram_pitch_of(part.longest, part.form) ** 2
-        return [grams, part.n_rows * part.form.dim]
+        grams = 16 if part.own else part.n_items * gram_pitch_of(part.longest, part.spec) ** 2
+        return [grams, part.n_rows * part.spec.dim]
 
     def add(self, left: Tensor, right: Tensor) -> None:
         """Adds a product of a run to the total."""
@@ -68,43 +70,43 @@ class Sums:
             total.add_(product)
         self.later = True
 
-    def stored(self) -> Summed:
+    def stored(self) -> KernelSums:
         """As kernels have it; of listed pairs all of an item at once, in the order of the list."""
         call, part, strides = self.call, self.part, self.out.stride()
         items = order = ends = self.packed.items
         if call.pairs is not None:
-            pairs = call.pairs[part.first : part.first + part.n_items, call.form.columns[part.own]]
+            pairs = call.pairs[part.first : part.first + part.n_items, call.spec.columns[part.own]]
             items, order = pairs.sort(stable=True)
             ends = torch.searchsorted(items, items, right=True)
-        item_stride, pitch = 0 if part.kind.PACKED else strides[0], hidden(gram_pitch_of(part.longest, part.form))
+        item_stride, pitch = 0 if part.kind.PACKED else strides[0], encoded(gram_pitch_of(part.longest, part.spec))
         source = item_stride, strides[-2], part.first, part.most, 0, part.slots, 0, part.n_items, 0
-        places, lies = call.places[part.own], Source(*map(hidden, source))
-        return Summed(self.out, places, items, order, ends, self.packed, self.total, self.grams, pitch, lies)
+        places, lies = call.places[part.own], Source(*map(encoded, source))
+        return KernelSums(self.out, places, items, order, ends, self.packed, self.total, self.grams, pitch, lies)
 
 
-def store(*sums: Sums) -> None:
-    """Sums of parts as gradients where their rows lie, at most one of either side; of those that runs have left."""
+def store(*sums: FeatureSums) -> None:
+    """FeatureSums of parts as gradients where their rows lie, at most one of either side; of those that runs have left."""
     sums = tuple(own for own in sums if own.later)
     if not sums:
         return
-    form, made = sums[0].call.form, [own.stored() for own in sums]
+    spec, made = sums[0].call.spec, [own.stored() for own in sums]
     summed = [made[0]._replace(source=NOWHERE)] * 2
     for own, of_own in zip(sums, made, strict=True):
         summed[own.part.own] = of_own
     # Of either side, as one may be summed up in float32; hidden strides may take more than 32 bits.
     outs = [(own.out.dtype, own.out.stride(0) >= 2**30 - 2 and own.source is not NOWHERE) for own in summed]
     grid = sum(own.part.n_items for own in sums), max(own.part.blocks for own in sums), 1
-    launch(store_gradients, grid, (*summed,), form.kinds, (form.key, *outs))
+    launch(store_gradients, grid, (*summed,), spec.kinds, (spec.key, *outs))
 
 
 @triton.jit
 def add_gram_products(total, summed, item, first, count, place, KIND: tl.constexpr):
     """Adds (∂L/∂G + its transpose) C to these rows of an item of contexts."""
     d = tl.arange(0, KIND.WIDTH)
-    pitch = shown(summed.gram_pitch)
+    pitch = decoded(summed.gram_pitch)
     for c in range(0, count):
-        of_grams = tl.load(summed.grams + (wide(item) * pitch + c) * pitch + place, mask=place < count, other=0.0)
-        rows = summed.packed.rows + wide(first + c) * KIND.D + d
+        of_grams = tl.load(summed.grams + (int64(item) * pitch + c) * pitch + place, mask=place < count, other=0.0)
+        rows = summed.packed.rows + int64(first + c) * KIND.D + d
         total += of_grams[:, None] * tl.load(rows, mask=d < KIND.D, other=0.0).to(tl.float32)[None, :]
     return total
 
@@ -115,7 +117,7 @@ def of_features(total, own, packed, rows, there, KIND: tl.constexpr):
     d = tl.arange(0, KIND.WIDTH)
     cells = packed.rows + rows.to(tl.int64)[:, None] * KIND.D + d[None, :]
     x = tl.load(cells, mask=there[:, None] & (d < KIND.D)[None, :], other=0.0).to(tl.float32)
-    norms = clean(tl.load(packed.norms + rows, mask=there, other=0.0))
+    norms = zero_nan(tl.load(packed.norms + rows, mask=there, other=0.0))
     if KIND.NORMALIZE:
         x = x * inverse(norms)[:, None]
         total = total - tl.sum(total * x, 1)[:, None] * x
@@ -128,9 +130,9 @@ def of_features(total, own, packed, rows, there, KIND: tl.constexpr):
 
 @triton.jit(do_not_specialize=["contexts", "queries"])
 def store_gradients(contexts, queries, KIND: tl.constexpr):
-    """Sums of a part of either side, contexts' first, as the gradients of their items."""
+    """FeatureSums of a part of either side, contexts' first, as the gradients of their items."""
     number = tl.program_id(0)
-    n = shown(contexts.source.n_items)
+    n = decoded(contexts.source.n_items)
     CONTEXTS: tl.constexpr = KIND.CONTEXTS
     QUERIES: tl.constexpr = KIND.QUERIES
     if number < n:
@@ -147,7 +149,7 @@ def store_item(summed, number, KIND: tl.constexpr):
     """
     packed = summed.packed
     source = summed.source
-    item = wide(shown(source.first) + number)
+    item = int64(decoded(source.first) + number)
     own = number
     end = number + 1
     if KIND.LISTED:
@@ -169,16 +171,16 @@ def store_item(summed, number, KIND: tl.constexpr):
             cells = summed.total + rows.to(tl.int64)[:, None] * KIND.D + d[None, :]
             total += tl.load(cells, mask=there[:, None] & (d < KIND.D)[None, :], other=0.0)
             if KIND.QUERIES:
-                along += tl.load(packed.own + rows, mask=there, other=0.0)
+                along += tl.load(packed.self_gradients + rows, mask=there, other=0.0)
             else:
                 total = add_gram_products(total, summed, pair, first, count, place, KIND)
         total = of_features(total, along, packed, own_first + place, there, KIND)
-        given = 0 if KIND.PACKED or KIND.LISTED else tl.minimum(shown(source.slots), shown(source.most))
+        given = 0 if KIND.PACKED or KIND.LISTED else tl.minimum(decoded(source.slots), decoded(source.most))
         stored = place < tl.maximum(count, given)
         begin = tl.load(packed.items + 4 * own + 3).to(tl.int64)
         if KIND.MASKED:
-            place = tl.load(summed.places + item * shown(source.most) + place, mask=stored, other=0)
-        offsets = (begin + place) * shown(source.row_stride) + item * shown(source.item_stride)
+            place = tl.load(summed.places + item * decoded(source.most) + place, mask=stored, other=0)
+        offsets = (begin + place) * decoded(source.row_stride) + item * decoded(source.item_stride)
         found = summed.out + offsets[:, None] + d[None, :]
         inside = stored[:, None] & (d < KIND.DIM)[None, :]
         if KIND.LISTED:

@@ -13,8 +13,8 @@ from torch import Tensor
 from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.gpu.sides import Side, both_sides, shared_memory
-from crossret_kernels.gpu.triton_launch import hidden
-from crossret_kernels.gpu.triton_tiles import inverse, shown
+from crossret_kernels.gpu.triton_launch import encoded
+from crossret_kernels.gpu.triton_tiles import decoded, inverse
 from crossret_kernels.gpu.tuning import AttendedPairs, slots_for
 
 EPS = tl.constexpr(1e-8)  # of the published code: added to norms after the root, and the cosine's least denominator
@@ -23,7 +23,7 @@ K = tl.constexpr(AttendedPairs.COLUMNS)
 ALL, LENGTHS, OFFSETS, MASK = range(4)  # what tells how many rows an item has
 
 
-class Lie(NamedTuple):
+class SideLayout(NamedTuple):
     """Where a side's rows lie, sizes hidden; strides are counted in the kind's units.
 
     Attributes:
@@ -39,7 +39,7 @@ class Lie(NamedTuple):
     row_stride: int
 
 
-class Kind(NamedTuple):
+class PairKind(NamedTuple):
     """What kernels are compiled for.
 
     Attributes:
@@ -72,7 +72,7 @@ class Kind(NamedTuple):
     SECOND: str
 
 
-class Call:
+class PairCall:
     """Checked operands of a call, in the order of its schema, as kernels take them."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -91,9 +91,9 @@ class Call:
                 f"backend 'triton' has a pair's similarities in one tile of {most}, these items take "
                 f"{c} × {q}: backend='torch' makes what longer ones attend to"
             )
-        self.lies, extents, units, far = zip(*map(_lie, self.sides), strict=True)
+        self.layouts, extents, units, far = zip(*map(_layout_of, self.sides), strict=True)
         wide = contexts.features.dtype == torch.float32 and not reduced
-        self.kind = Kind(
+        self.kind = PairKind(
             options.clips, options.norm, options.normalize, options.pooling, int(options.direction != "t2i"), c, q,
             attended, self.dim % K.value == 0, False, extents[0], extents[1], units[0], units[1],
             "ieee" if wide else "tf32", "tf32" if reduced and contexts.features.dtype == torch.float32 else "tf32x3",
@@ -107,24 +107,24 @@ class Call:
         return self.dim, self.query_places, self.context_places
 
 
-def _lie(side: Side) -> tuple[Lie, int, int, bool]:
+def _layout_of(side: Side) -> tuple[SideLayout, int, int, bool]:
     """Where its rows lie, what tells their number, the unit of strides, and whether these take 64 bits."""
     if side.features.data_ptr() % 16:
         side = side._replace(features=side.features.clone(memory_format=torch.contiguous_format))
-    rows = side.rows
+    rows = side.row_layout
     extents = side.features if side.extents is None else side.extents.contiguous()
     places = extents if side.places is None else side.places
     kind = OFFSETS if side.packed else MASK if side.places is not None else ALL if side.extents is None else LENGTHS
     slots = side.width if side.packed else side.slots
-    sizes = (hidden(x) for x in (slots, rows.item_stride // rows.unit, rows.row_stride // rows.unit))
-    return Lie(side.features, extents, places, *sizes), kind, rows.unit, rows.far
+    sizes = (encoded(x) for x in (slots, rows.item_stride // rows.unit, rows.row_stride // rows.unit))
+    return SideLayout(side.features, extents, places, *sizes), kind, rows.unit, rows.far
 
 
 @triton.jit
 def item_rows(side, item, r, EXTENTS: tl.constexpr, UNIT: tl.constexpr):
     """Of an item: (elements ahead of its rows r, whether they are there, their places, its first place's number)."""
-    slots = shown(side.slots).to(tl.int64)
-    row_stride = shown(side.row_stride).to(tl.int64)
+    slots = decoded(side.slots).to(tl.int64)
+    row_stride = decoded(side.row_stride).to(tl.int64)
     place = r.to(tl.int64)
     if EXTENTS == 2:
         first = tl.load(side.extents + item)
@@ -135,7 +135,7 @@ def item_rows(side, item, r, EXTENTS: tl.constexpr, UNIT: tl.constexpr):
         here = place < slots
         if EXTENTS != 0:
             here = here & (place < tl.load(side.extents + item))
-        begin = item * shown(side.item_stride)
+        begin = item * decoded(side.item_stride)
     if EXTENTS == 3:
         place = tl.where(place < slots, tl.load(side.places + first + place, mask=place < slots, other=0), place)
     return (begin + tl.where(here, place, 0) * row_stride) * UNIT, here, place, first

@@ -3,20 +3,20 @@
 import triton
 import triton.language as tl
 
-from crossret_kernels.cross_attention.triton.attention import LOG2_E, OF_RELEVANCES, OF_SQUARES, item_of, wide
-from crossret_kernels.cross_attention.triton.relevances import CANCELS, mend
-from crossret_kernels.gpu.triton_tiles import shown
+from crossret_kernels.cross_attention.triton.attention import LOG2_E, OF_RELEVANCES, OF_SQUARES, int64, item_of
+from crossret_kernels.cross_attention.triton.relevances import TO_RECOMPUTE, recompute_cancelled
+from crossret_kernels.gpu.triton_tiles import decoded
 from crossret_kernels.gpu.tuning import Attention
 
 LN_2 = tl.constexpr(0.6931471805599453)
 MOST_SCORE_GRADIENT = tl.constexpr(1e15)  # beyond it, NaN among them, gradients of a pair are NaN
-BROKEN = tl.constexpr(1)  # what is told of an item of contexts beside its rows
+NOT_FINITE = tl.constexpr(1)  # what is told of an item of contexts beside its rows
 POOLED_CONTEXTS = tl.constexpr(Attention.POOLED_CONTEXTS)
 POOLED_QUERIES = tl.constexpr(Attention.POOLED_QUERIES)
 
 
 @triton.jit
-def broken_item(side, first, count):
+def has_nonfinite_row(side, first, count):
     """Whether one of an item's rows was not finite."""
     broken = tl.full((32,), 0, tl.int32)
     for start in range(0, count, 32):
@@ -30,7 +30,7 @@ def broken_item(side, first, count):
 def pooled_relevances(cells, items, query, block, count, run, KIND: tl.constexpr):
     """(scores (items,); their exponentials' sums and greatest relevances, of "lse"): SCAN Eqs. 5–8."""
     begin = query if KIND.LISTED else block
-    end = query + 1 if KIND.LISTED else tl.minimum(block + POOLED_CONTEXTS, shown(run.sizes.n_contexts))
+    end = query + 1 if KIND.LISTED else tl.minimum(block + POOLED_CONTEXTS, decoded(run.sizes.n_contexts))
     j = tl.arange(0, POOLED_QUERIES)
     greatest = tl.full((POOLED_CONTEXTS,), float("-inf"), tl.float32)
     sums = tl.full((POOLED_CONTEXTS,), 0, tl.float32)
@@ -38,8 +38,8 @@ def pooled_relevances(cells, items, query, block, count, run, KIND: tl.constexpr
         there = (start + j < count)[None, :]
         known = items[:, None] & there
         r = tl.load(cells + start, mask=known, other=0.0)
-        if tl.max(r) == CANCELS:
-            mend(run, query, begin, end, KIND)
+        if tl.max(r) == TO_RECOMPUTE:
+            recompute_cancelled(run, query, begin, end, KIND)
             r = tl.load(cells + start, mask=known, other=0.0)
         sums += tl.sum(r, 1)
         greatest = tl.maximum(greatest, tl.max(tl.where(there, r, float("-inf")), 1))
@@ -68,14 +68,14 @@ def score_places(query, block, run, strides, KIND: tl.constexpr):
     """
     lane = tl.arange(0, POOLED_CONTEXTS)
     item = (query if KIND.LISTED else block) + lane
-    inside = lane == 0 if KIND.LISTED else item < shown(run.sizes.n_contexts)
-    places = (shown(strides.first_context) + wide(item)) * shown(strides.context)
-    places += (shown(strides.first_query) + wide(query)) * shown(strides.query)
+    inside = lane == 0 if KIND.LISTED else item < decoded(run.sizes.n_contexts)
+    places = (decoded(strides.first_context) + int64(item)) * decoded(strides.context)
+    places += (decoded(strides.first_query) + int64(query)) * decoded(strides.query)
     first, count = item_of(run.queries, query)
-    cells = run.kept + (wide(item) * shown(run.sizes.kept_pitch) + first)[:, None]
+    cells = run.kept + (int64(item) * decoded(run.sizes.kept_pitch) + first)[:, None]
     empty = tl.load(run.contexts.items + 4 * item + 1, mask=inside, other=1) == 0
-    broken = tl.load(run.contexts.items + 4 * item + 2, mask=inside, other=0) & BROKEN
-    broken += broken_item(run.queries, first, count)
+    broken = tl.load(run.contexts.items + 4 * item + 2, mask=inside, other=0) & NOT_FINITE
+    broken += has_nonfinite_row(run.queries, first, count)
     return inside, places, cells + tl.arange(0, POOLED_QUERIES)[None, :], empty, broken > 0
 
 
@@ -112,12 +112,12 @@ def relevance_gradients(run, grad_scores, strides, later, KIND: tl.constexpr):
     """
     query = tl.program_id(0)
     first, count = item_of(run.queries, query)
-    plane = shown(run.sizes.kept_plane)
+    plane = decoded(run.sizes.kept_plane)
     j = tl.arange(0, POOLED_QUERIES)
     for start in range(0, count, POOLED_QUERIES):
         there = start + j < count
         along = tl.full((POOLED_QUERIES,), 0, tl.float32)
-        for block in range(0, 1 if KIND.LISTED else shown(run.sizes.n_contexts), POOLED_CONTEXTS):
+        for block in range(0, 1 if KIND.LISTED else decoded(run.sizes.n_contexts), POOLED_CONTEXTS):
             inside, places, cells, empty, broken = score_places(query, block, run, strides, KIND)
             grads = tl.load(grad_scores + places, mask=inside, other=0.0)
             fine = (tl.abs(grads) < MOST_SCORE_GRADIENT) & (broken == 0)
@@ -138,6 +138,6 @@ def relevance_gradients(run, grad_scores, strides, later, KIND: tl.constexpr):
             moves = tl.load(cells + start + OF_SQUARES * plane, mask=known, other=0.0) != 0
             along -= tl.sum(tl.where(moves, of_relevances * r, 0.0), 0)
             tl.store(cells + start + OF_RELEVANCES * plane, of_relevances, mask=known)
-        rows = run.queries.own + first + start + j
+        rows = run.queries.self_gradients + first + start + j
         before = tl.load(rows, mask=start + j < count * later, other=0.0)
         tl.store(rows, before + along, mask=there)
