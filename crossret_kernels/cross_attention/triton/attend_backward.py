@@ -1,4 +1,4 @@
-"""Gradients of `attend` (docs/kernels.md §1, in order): of each pair's similarities, then of items by their pairs."""
+"""Gradients of `attend` in Triton: ∂L/∂S of each pair first, then gradients of items, summed over their pairs."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class ResultGradients(NamedTuple):
 
 
 class PairGradients(NamedTuple):
-    """Of some pairs, by their number among these, in float32.
+    """Numbers of some pairs that the gradients of their items are made of, float32.
 
     Attributes:
         similarities: (pairs, C, Q), ∂L/∂s.
         weights: (pairs, C, Q).
-        of_contexts: (pairs, 2, C), what a context's unit vector has of its gradient, and what rows are multiplied by.
-        of_queries: (pairs, 4, Q), the same of queries; then the factors of the attended vector in its own gradient, and
-            of the query in its.
+        of_contexts: (pairs, 2, C): the part of each context's gradient along its unit vector; the row's scale.
+        of_queries: (pairs, 4, Q): the same two of queries; the factor of the attended vector in its gradient; the
+            factor of the query in its gradient.
     """
 
     similarities: Tensor
@@ -55,7 +55,7 @@ class PairGradients(NamedTuple):
 
 @triton.jit
 def pool_gradients(r, here, grad, lambda_lse, KIND: tl.constexpr):
-    """∂L/∂r of every query from ∂L/∂ the score."""
+    """∂L/∂r of every query from the score's gradient."""
     if KIND.POOLING == "sum":
         share = here.to(tl.float32)
     elif KIND.POOLING == "avg":
@@ -78,7 +78,7 @@ def norm_gradients(s, x, n, dn, both, factor, slope, KIND: tl.constexpr):
         return n * (dn - tl.sum(n * dn, 1)[:, None])
     dx = dn
     if KIND.NORM != "none":
-        along = tl.sum(n * dn, 1)  # of n and not of x, whose squares may overflow
+        along = tl.sum(n * dn, 1)  # by n: squares of x may overflow
         if KIND.NORM == "l2norm":
             dx = dn - n * (along * inverse(tl.sqrt(tl.sum(n * n, 1))))[:, None]
         else:
@@ -94,12 +94,13 @@ def pair_gradients(
     contexts, queries, pairs, result_grads, pair_grads, first, D, query_slots, context_slots, slope, lambda_softmax,
     lambda_lse, KIND: tl.constexpr,
 ):  # fmt: skip
-    """What is kept of a pair."""
+    """`PairGradients` of a pair."""
     pair = tl.program_id(0).to(tl.int64) + first
     context, query = pair_items(pairs, pair, KIND)
     c_rows, c_here, c_place, _ = context_rows(contexts, context, KIND)
     q_rows, q_here, q_place, _ = query_rows(queries, query, KIND)
     both = c_here[:, None] & q_here[None, :]
+    # Similarities, lengths and products with the attended vectors' gradients.
     s = tl.full((KIND.C, KIND.Q), 0, tl.float32)
     dp = tl.full((KIND.C, KIND.Q), 0, tl.float32)
     c_squares = tl.full((KIND.C,), 0, tl.float32)
@@ -118,16 +119,18 @@ def pair_gradients(
     _, c_scale = scales(c_squares, KIND)
     lengths, q_scale = scales(q_squares, KIND)
     s = s * c_scale[:, None] * q_scale[None, :]
+    # Weights and attended vectors, as in the forward pass.
     x, factor, n = normed(s, both, slope, KIND)
     p = attention(n, both, lambda_softmax)
-    own = tl.trans(p * c_scale[:, None])
+    weighted = tl.trans(p * c_scale[:, None])
     squares = tl.full((KIND.Q,), 0, tl.float32)
     gram = tl.full((KIND.C, KIND.Q), 0, tl.float32)
     for d in range(0, D, K):
         rows = load_columns(contexts.features, c_rows, c_here, d, D, KIND).to(tl.float32)
-        a = tl.dot(own, rows, input_precision=KIND.SECOND)
+        a = tl.dot(weighted, rows, input_precision=KIND.SECOND)
         squares += tl.sum(a * a, 1)
         gram = tl.dot(rows, tl.trans(a), gram, input_precision=KIND.SECOND)
+    # Pooling and relevance.
     r, least, whole = cosines(tl.sum(p * s, 0), squares, lengths)
     r = tl.where(q_here, r, 0.0)
     dr = pool_gradients(r, q_here, tl.load(result_grads.scores + pair), lambda_lse, KIND)
@@ -137,7 +140,7 @@ def pair_gradients(
     of_attended = pull * inverse(squares)
     of_query = pull * inverse(lengths * lengths)
     places = (pair * query_slots + q_place)[None, :] * context_slots + c_place[:, None]
-    # What contexts get of attended vectors; the rest they get through similarities.
+    # Gradients by way of attended vectors; all others go through similarities.
     dp = (dp + gram * of_attended[None, :]) * c_scale[:, None]
     along = p * dp
     dp += s * product[None, :] + tl.load(result_grads.weights + places, mask=both, other=0.0)
@@ -161,7 +164,7 @@ def pair_gradients(
 def sum_pairs(
     contexts, queries, pairs, order, borders, result_grads, pair_grads, out, first, D, query_slots, KIND: tl.constexpr
 ):  # fmt: skip
-    """Adds to some columns of an item's gradient what its pairs bring, in their order."""
+    """Adds the contributions of an item's pairs to some columns of its gradient, in the order of the pairs."""
     steps = tl.cdiv(D, K)
     item = (tl.program_id(0) // steps).to(tl.int64)
     d = tl.program_id(0) % steps * K
@@ -171,10 +174,10 @@ def sum_pairs(
         rows, here, place, first_place = context_rows(contexts, item, KIND)
     else:
         rows, here, place, first_place = query_rows(queries, item, KIND)
-    here = here & (begin + 0 * place < end)  # an item without pairs is not read: a NaN there is nobody's
+    here = here & (begin + 0 * place < end)  # an item without pairs is not read, as it may be NaN
     features = contexts.features if KIND.OF_CONTEXTS else queries.features
-    own = load_columns(features, rows, here, d, D, KIND).to(tl.float32)
-    sums = own * 0.0
+    x = load_columns(features, rows, here, d, D, KIND).to(tl.float32)
+    sums = x * 0.0
     along = tl.sum(sums, 1)
     coefficient = along
     scale = along
@@ -193,7 +196,7 @@ def sum_pairs(
             other = other * tl.load(of_queries + KIND.Q)[:, None]
             sums = tl.dot(ds, other, sums, input_precision=KIND.SECOND)
             scale = tl.load(of_contexts + KIND.C)
-            a = tl.dot(tl.trans(p * scale[:, None]), own, input_precision=KIND.SECOND)
+            a = tl.dot(tl.trans(p * scale[:, None]), x, input_precision=KIND.SECOND)
             a = a * tl.load(of_queries + 2 * KIND.Q)[:, None]
             if KIND.ATTENDED:
                 grads = (pair * query_slots + tl.where(q_here, q_place, 0)) * D
@@ -208,9 +211,9 @@ def sum_pairs(
             scale = tl.load(of_queries + KIND.Q)
             coefficient += tl.load(of_queries + 3 * KIND.Q)
             along += tl.load(of_queries)
-    if KIND.NORMALIZE:  # kernels.md: the unit vector's gradient less what points along it, by the length
+    if KIND.NORMALIZE:  # gradient of x / ‖x‖: the part along x is taken out
         coefficient -= along
-    sums += own * (scale * coefficient)[:, None]
+    sums += x * (scale * coefficient)[:, None]
     if KIND.NORMALIZE:
         sums = sums * scale[:, None]
     k = d + tl.arange(0, K)
@@ -222,7 +225,7 @@ def sum_pairs(
 
 
 def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """`crossret::scan_attend_triton_backward`: those of regions and words, in their dtype; empty if not wanted."""
+    """`crossret::scan_attend_triton_backward`: gradients of regions and words, in their dtype, or empty."""
     call = PairCall(*arguments[4:-2])
     result_grads = ResultGradients(*(grad.contiguous() for grad in arguments[:4]))
     if not call.kind.ATTENDED:
@@ -232,7 +235,7 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     count, dtype = call.pairs.size(0), call.sides[0].features.dtype
     c, q = call.kind.C, call.kind.Q
     most = max(1, AttendedPairs.CELL_BYTES // (8 * c * q))
-    whole = count <= most  # of all pairs at once sums are rounded where they are made
+    whole = count <= most  # one launch sums all pairs, and rounds its sums
     options: dict[str, Any] = {"dtype": dtype if whole else torch.float32, "memory_format": torch.contiguous_format}
     features = (side.features if own else side.features[:0] for side, own in zip(call.sides, wanted, strict=True))
     results = [torch.zeros_like(x, **options) for x in features]

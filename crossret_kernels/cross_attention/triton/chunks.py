@@ -1,7 +1,7 @@
-"""Parts of a call whose similarities and packed rows fit a bounded workspace, run by run; their products.
+"""Runs of a call: parts of both sides whose similarities and packed rows fit a bounded workspace; their products.
 
-A call that fits one part, padding included, is cut up by its shapes alone: each item takes as many rows as any may
-have, and kernels read its lengths on the device. Others are cut up by their lengths, and rows follow one another.
+A call that fits one part, padding included, is cut up by shapes alone: each item has a slot of the maximal length, and
+kernels read lengths on the device. Larger calls are cut up by lengths on the host, and rows follow one another.
 """
 
 from __future__ import annotations
@@ -20,42 +20,40 @@ from torch import Tensor
 from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.cross_attention.triton.call import (
     PITCH,
-    TOGETHER,
     AttentionCall,
     AttentionSpec,
     Numbers,
-    Packed,
     PackedPart,
     memory,
-    rounded,
 )
+from crossret_kernels.cross_attention.triton.packing import TOGETHER, Packed, rounded
 from crossret_kernels.gpu.planning import cut, most_of_parts, on_device
 from crossret_kernels.gpu.triton_launch import encoded
 from crossret_kernels.gpu.tuning import Attention
 
-PLANES = 5  # of values of every row of queries to an item of contexts, beside its similarities
-MOST_NUMBERS = 2**30 - 2  # of a part of the workspace: kernels count them in int32, sizes hidden
+PLANES = 5  # values kept of each row of queries and item of contexts: relevance, and four for gradients
+MOST_NUMBERS = 2**30 - 2  # maximal numbers of a tensor of the workspace: kernels count them in int32, encoded
 
 Ints = NDArray[np.int64]
 
 
 class RunSizes(NamedTuple):
-    """Of a run; `hidden` as its kernels have them.
+    """Sizes of a run, encoded.
 
     Attributes:
         n_contexts, n_queries: items.
-        statistics_pitch: items of queries that a row of contexts meets, of a listed pair one.
+        statistics_pitch: items of queries that a row of contexts meets; 1 in listed pairs.
         context_rows: rows of contexts.
-        pitch: of S, in sixteens.
+        pitch: of S, in units of 16.
         plane: of statistics.
-        kept_pitch, kept_plane: of values kept for every item of contexts and row of queries.
+        kept_pitch, kept_plane: strides of the values kept of each item of contexts and row of queries.
         cells: of S.
-        gram_blocks: of a row of Gram matrices.
-        first_tile: of the plan.
-        tile_items: of queries in a tile where items have slots; else 0.
+        gram_blocks: blocks along a side of a Gram matrix.
+        first_tile: in the plan.
+        tile_items: items of queries in a tile where they have slots; else 0.
         contexts_per_program: items of contexts that a program attends to.
-        pieces: tiles of an item of queries that has slots.
-        query_slots, context_slots: rows that an item takes; 0 where rows follow one another.
+        pieces: tiles of an item of queries that has a slot.
+        query_slots, context_slots: rows of a slot; 0 where rows follow one another.
     """
 
     n_contexts: int
@@ -77,7 +75,7 @@ class RunSizes(NamedTuple):
 
 
 class ScoreStrides(NamedTuple):
-    """Where a run's scores stand among all; listed pairs are contexts of no queries."""
+    """First items of a run and strides of its scores among all scores; a listed pair counts as an item of contexts."""
 
     first_context: int
     first_query: int
@@ -86,7 +84,7 @@ class ScoreStrides(NamedTuple):
 
 
 class RunInputs(NamedTuple):
-    """A run as kernels read it; see `Run`."""
+    """Tensors and sizes of a `Run` as kernels take them."""
 
     S: Tensor
     tiles: Tensor
@@ -100,13 +98,13 @@ class RunInputs(NamedTuple):
 
 
 class LengthPlan:
-    """What the lengths of both sides come to, of a call in several parts.
+    """Tables made of both sides' lengths, for a call in several parts.
 
     Attributes:
-        rows: of contexts and of queries (items + 1,), where their rows begin among all of their side.
-        longest: rows of either side's longest item.
-        tile_rows, tile_items: of tiles of queries the first rows and items, ending with what is behind the last.
-        tiles: (tiles + 1, 2) int32 on the device, tile_rows and tile_items.
+        rows: first row of every item among all of its side, (items + 1,), of contexts and of queries.
+        longest: rows of the longest item of either side.
+        tile_rows, tile_items: first rows and items of the tiles of queries, and the ends of the last.
+        tiles: (tiles + 1, 2) int32 on the device: these two.
         starts: `rows` on the device, int32.
     """
 
@@ -122,11 +120,11 @@ class LengthPlan:
         self.spec, self.most = spec, [side.slots for side in call.sides]
 
     def parts(self, gradients: bool) -> tuple[list[PackedPart], list[PackedPart]]:
-        """Parts that fit, of contexts and of queries, with similarities' gradients or without."""
+        """Parts of contexts and of queries that fit the workspace, with similarities' gradients where asked."""
         spec, (contexts, queries) = self.spec, self.rows
         (n_contexts, n_queries), longest = (len(rows) - 1 for rows in self.rows), self.longest
         most_cells = Attention.CELL_BYTES // (8 if gradients else 4)
-        if spec.kind.LONG:  # statistics of every item of queries, and sums of every tile
+        if spec.kind.LONG:  # statistics of each item of queries and sums of each tile count, too
             most_cells = most_cells * queries[-1] // (queries[-1] + 2 * n_queries + len(self.tile_rows))
         most_rows = max(1, Attention.ROW_BYTES // (4 * spec.dim))
         weights = contexts[-1] + PLANES * n_contexts
@@ -134,7 +132,7 @@ class LengthPlan:
         most_items = max(1, Attention.GRAM_BYTES // (4 * gram_pitch_of(longest[0], spec) ** 2))
         bounds = cut((contexts + PLANES * np.arange(n_contexts + 1), most_contexts), most_items=most_items)
         of_contexts = [self._part(0, *ends) for ends in pairwise(bounds)]
-        if spec.kind.LONG:  # whose pieces stay together
+        if spec.kind.LONG:  # pieces of an item stay together
             tiles = [bisect_left(self.tile_items, item) for item in cut((queries, most_queries))]
         else:
             tiles = cut((self.tile_rows, most_queries))
@@ -150,9 +148,9 @@ class LengthPlan:
 
 
 def tiles_of(counts: Ints, rows: Ints, size: int, most: int, long: bool) -> tuple[Ints, Ints]:
-    """First rows and first items of tiles of at most `size` rows and `most` whole items; ends with what is behind them.
+    """First rows and first items of tiles of at most `size` rows and `most` whole items, and the ends of the last.
 
-    Of `long` items, which may have more rows than that, tiles hold a piece of one item each.
+    Items that are `long` may exceed a tile: each tile then holds a piece of one item.
     """
     if long:
         pieces = np.maximum(-(-counts // size), 1)
@@ -164,19 +162,20 @@ def tiles_of(counts: Ints, rows: Ints, size: int, most: int, long: bool) -> tupl
 
 
 class Layout:
-    """Some items of contexts against some tiles of queries, or some listed pairs: all of a run but its memory.
+    """Sizes of a run: parts of contexts and queries, or of listed pairs, without memory.
 
     Attributes:
         parts: of contexts and queries.
-        n_tiles: of queries.
-        pieces, norm_sums: columns of what long queries' tiles leave, and numbers of it.
-        sizes: of the run, as kernels have them.
-        workspace: numbers of each part of the workspace, as `Run` has them.
-        saved: numbers of four bytes that contexts, queries and these take.
-        shape, strides: of the products in S, (rows of queries, of contexts), of listed pairs (pairs, slots, slots).
-        of_grams, of_statistics, grid: of kernels that have a program for every block of a Gram matrix, block of rows of
-            contexts and item of queries, tile of queries and some items of contexts.
-        warps: of the last.
+        n_tiles: tiles of queries.
+        pieces, norm_sums: columns and size of the sums that long queries' tiles leave.
+        sizes: of the run, encoded.
+        workspace: sizes of the tensors of `Run`.
+        saved: sizes of packed contexts, packed queries and the workspace, in units of four bytes.
+        shape, strides: of the products in S, (rows of queries, rows of contexts), of listed pairs (pairs, slots,
+            slots).
+        of_grams, of_statistics, grid: grids: a program for each block of a Gram matrix; block of rows of contexts and
+            item of queries; tile of queries and some items of contexts.
+        warps: of `grid`.
     """
 
     def __init__(self, contexts: PackedPart, queries: PackedPart) -> None:
@@ -230,7 +229,7 @@ class Layout:
 def single_part(
     spec: AttentionSpec, n_contexts: int, longest: int, n_queries: int, longest_query: int
 ) -> Layout | None:
-    """Of all pairs, where they fit one part, padding included; given items and rows of each of either side."""
+    """Layout of all pairs in one part, of so many items and slots of each side; None where it does not fit."""
     contexts = PackedPart.slotted(spec, 0, 0, n_contexts, longest)
     queries = PackedPart.slotted(spec, 1, 0, n_queries, longest_query)
     fits = 8 * (contexts.n_rows + PLANES * n_contexts) * queries.n_rows <= Attention.CELL_BYTES
@@ -241,13 +240,13 @@ def single_part(
 
 @lru_cache(256)
 def listed(spec: AttentionSpec, first: int, n_pairs: int, longest: int, longest_query: int) -> Layout:
-    """Of listed pairs from the first on."""
+    """Layout of `n_pairs` listed pairs from `first` on."""
     return Layout(*(PackedPart.slotted(spec, own, first, n_pairs, x) for own, x in enumerate((longest, longest_query))))
 
 
 @lru_cache(256)
 def score_strides(first: tuple[int, int], strides: tuple[int, ...], spec: AttentionSpec) -> ScoreStrides:
-    """Of a run from these items on, among scores of such strides."""
+    """Encoded first items of a run and strides of its scores."""
     along = (strides[0], 0) if spec.kind.LISTED else strides[:: spec.order]
     return ScoreStrides(*map(encoded, (*first, *along)))
 
@@ -256,20 +255,19 @@ class Run:
     """A run with its memory.
 
     Attributes:
-        call, layout: it belongs to, and is made by.
-        made: whether relevances are there already, and what gradients are made of.
-        contexts, queries: its packed rows.
-        inputs: of its kernels. grams has room for the contexts' Gram matrices, (items, pitch, pitch); kept for planes
-            of values of every item of contexts and row of queries; S for the products of all rows, (rows of queries,
-            pitch), and zeros that are read behind the last; statistics for those of long queries, (2, rows of contexts,
-            items).
+        call, layout: of the run.
+        computed: True where relevances, and what gradients need, are there already.
+        contexts, queries: packed rows.
+        inputs: of kernels: grams (items, pitch, pitch) of the contexts; planes of values kept of each item of contexts
+            and row of queries; S, products of all rows (rows of queries, pitch) with zeros behind the last; statistics
+            of long queries (2, rows of contexts, items).
     """
 
     def __init__(
         self, call: AttentionCall, layout: Layout, sides: Sequence[Packed], tiles: Tensor | None = None,
         workspace: Sequence[Tensor] = (), computed: bool = False,
     ) -> None:  # fmt: skip
-        """`workspace` is its memory, where there is some already."""
+        """`workspace`: memory of the layout's sizes, or none yet."""
         self.call, self.layout, self.computed = call, layout, computed
         self.contexts, self.queries = contexts, queries = sides
         grams, kept, S, statistics = workspace or memory(call.spec.device, layout.workspace)
@@ -281,7 +279,7 @@ class Run:
         return score_strides((first.first, second.first), scores.stride(), self.call.spec)
 
     def matrix(self, cells: Tensor) -> Tensor:
-        """Cells of S as (rows of queries, rows of contexts), of listed pairs (pairs, slots, slots)."""
+        """Cells of S as a matrix (rows of queries, rows of contexts), of listed pairs a batch (pairs, slots, slots)."""
         return cells.as_strided(self.layout.shape, self.layout.strides)
 
     def rows_of(self, side: Packed) -> Tensor:
@@ -290,14 +288,14 @@ class Run:
         return rows if self.call.pairs is None else rows.view(self.layout.parts[0].n_items, -1, rows.size(1))
 
     def multiply(self) -> None:
-        """S = Q Cᵀ."""
+        """Similarities S = Q Cᵀ."""
         multiply(self.rows_of(self.queries), self.rows_of(self.contexts).mT, self.matrix(self.inputs.S))
 
 
 def multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """The float32 product of two matrices, or of batches of them."""
+    """Stores the float32 product of two matrices, or of batches of them."""
     product = torch.mm if left.dim() == 2 else torch.bmm
-    if left.is_cpu:  # Triton's interpreter is at work; there is no product of halves with sums in float32
+    if left.is_cpu:  # Triton's interpreter: the CPU has no product of halves with float32 sums
         product(left.float(), right.float(), out=out)
     elif left.dtype == torch.float32:
         product(left, right, out=out)
@@ -306,18 +304,18 @@ def multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
 
 
 def gram_pitch_of(longest: int, spec: AttentionSpec) -> int:
-    """Rows of a Gram matrix: whole blocks, which take no masks."""
+    """Rows of a Gram matrix: whole blocks, so that loads need no masks."""
     return -(-max(longest, 1) // spec.kind.C) * spec.kind.C
 
 
 def single_part_of(call: AttentionCall) -> Layout | None:
-    """Of all pairs of a call, where they fit one part."""
+    """`single_part` of a call."""
     contexts, queries = call.sides
     return single_part(call.spec, contexts.n_items, contexts.slots, queries.n_items, queries.slots)
 
 
 def run_in(saved: Tensor, call: AttentionCall, layout: Layout, computed: bool) -> Run:
-    """The run of a whole call in `layout.saved` numbers, in which it is packed, or made already."""
+    """The run of a whole call in `saved` memory, packed here or computed by the forward pass."""
     places = saved.split_with_sizes(layout.saved)
     if computed:
         contexts, queries = layout.parts
@@ -330,21 +328,21 @@ def run_in(saved: Tensor, call: AttentionCall, layout: Layout, computed: bool) -
 def planned_runs(
     call: AttentionCall, plan: LengthPlan, parts: Sequence[Sequence[PackedPart]], outer: int = 0
 ) -> Iterator[Run]:
-    """All pairs of parts, those of the outer side packed once, others once for each part of those."""
+    """Runs of all pairs of parts: each part of the outer side is packed once, others once for each of these."""
     packed: list[Packed | None] = [None, None]
     inner = 1 - outer
     for own in parts[outer]:
         (packed[outer],) = call.pack(own, starts=plan.starts)
         for other in parts[inner]:
             if packed[inner] is None or len(parts[inner]) > 1:
-                packed[inner] = None  # whose memory the next one takes
+                packed[inner] = None  # frees the memory that the next part takes
                 (packed[inner],) = call.pack(other, starts=plan.starts)
             layout = Layout(other, own) if outer else Layout(own, other)
             yield Run(call, layout, [side for side in packed if side is not None], plan.tiles)
 
 
 def listed_runs(call: AttentionCall, most_bytes: int) -> Iterator[Run]:
-    """Listed pairs in runs of at most so many bytes; items that take part in several are packed for each."""
+    """Runs of listed pairs of at most `most_bytes`; an item is packed once for each of its pairs."""
     assert call.pairs is not None
     spec, n_pairs = call.spec, call.pairs.size(0)
     rows = [side.slots for side in call.sides]
@@ -353,4 +351,4 @@ def listed_runs(call: AttentionCall, most_bytes: int) -> Iterator[Run]:
     most = max(1, most_bytes // of_pair)
     for first in range(0, n_pairs, most):
         layout = listed(spec, first, min(most, n_pairs - first), rows[0], rows[1])
-        yield Run(call, layout, call.pack(*layout.parts))  # held by nothing here: its memory is for the next
+        yield Run(call, layout, call.pack(*layout.parts))  # no reference stays, so that the next run takes its memory

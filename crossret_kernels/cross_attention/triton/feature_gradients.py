@@ -1,4 +1,4 @@
-"""Gradients of features in Triton: what their packed rows have summed up, stored where the rows lie."""
+"""Gradients of features in Triton: sums over packed rows, stored in the features' layout."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.cross_attention.triton.attention import int64, item_of, zero_nan
-from crossret_kernels.cross_attention.triton.call import AttentionCall, Packed, PackedPart, Source
+from crossret_kernels.cross_attention.triton.call import AttentionCall, PackedPart
 from crossret_kernels.cross_attention.triton.chunks import gram_pitch_of, multiply
+from crossret_kernels.cross_attention.triton.packing import Packed, Source
 from crossret_kernels.cross_attention.triton.relevances import TINY
 from crossret_kernels.gpu.triton_launch import encoded, launch
 from crossret_kernels.gpu.triton_tiles import decoded, inverse
@@ -20,10 +21,13 @@ NOWHERE = Source(*map(encoded, (0,) * len(Source._fields)))
 
 
 class KernelSums(NamedTuple):
-    """`FeatureSums` as kernels read them, and where gradients of their rows lie.
+    """`FeatureSums` as kernels read them.
 
     Attributes:
-        items, order, ends: of listed pairs, by number: the item, sorted; the pairs in this order; where an item's end.
+        out: gradients of the features.
+        places: rows that a mask keeps.
+        items, order, ends: of listed pairs, sorted by item: the item, the pair, the end of the item's pairs.
+        source: layout of `out`.
     """
 
     out: Tensor
@@ -39,14 +43,14 @@ class KernelSums(NamedTuple):
 
 
 class FeatureSums:
-    """Gradients of a packed part of one side, summed up in float32.
+    """Gradients of a part of one side, summed over runs in float32.
 
     Attributes:
-        call, part, packed: its rows.
-        out: where their gradients are to lie.
-        grams: of contexts ∂L/∂G + its transpose of every item, (items, pitch, pitch).
-        total: of rows but for what grams and `packed.self_gradients` bring, (rows, D).
-        later: whether a run has left something there.
+        call, part, packed: rows of the part.
+        out: gradients of the features.
+        grams: ∂L/∂G plus its transpose of each item of contexts, (items, pitch, pitch).
+        total: sums of rows without the parts of `grams` and `packed.self_gradients`, (rows, D).
+        later: True where an earlier run has stored sums.
     """
 
     def __init__(
@@ -57,12 +61,12 @@ class FeatureSums:
 
     @staticmethod
     def workspace_of(part: PackedPart) -> list[int]:
-        """Numbers of grams and total."""
+        """Sizes of `grams` and `total`."""
         grams = 16 if part.own else part.n_items * gram_pitch_of(part.longest, part.spec) ** 2
         return [grams, part.n_rows * part.spec.dim]
 
     def add(self, left: Tensor, right: Tensor) -> None:
-        """Adds a product of a run to the total."""
+        """Adds the product of a run to `total`."""
         total = self.total.view(*left.shape[:-1], right.size(-1))
         product = torch.empty_like(total) if self.later else total
         multiply(left, right.to(left.dtype), product)
@@ -71,7 +75,7 @@ class FeatureSums:
         self.later = True
 
     def stored(self) -> KernelSums:
-        """As kernels have it; of listed pairs all of an item at once, in the order of the list."""
+        """The sums as kernels read them; pairs are sorted by item, so that one program adds up all pairs of an item."""
         call, part, strides = self.call, self.part, self.out.stride()
         items = order = ends = self.packed.items
         if call.pairs is not None:
@@ -80,12 +84,14 @@ class FeatureSums:
             ends = torch.searchsorted(items, items, right=True)
         item_stride, pitch = 0 if part.kind.PACKED else strides[0], encoded(gram_pitch_of(part.longest, part.spec))
         source = item_stride, strides[-2], part.first, part.most, 0, part.slots, 0, part.n_items, 0
-        places, lies = call.places[part.own], Source(*map(encoded, source))
-        return KernelSums(self.out, places, items, order, ends, self.packed, self.total, self.grams, pitch, lies)
+        places, layout = call.places[part.own], Source(*map(encoded, source))
+        return KernelSums(self.out, places, items, order, ends, self.packed, self.total, self.grams, pitch, layout)
 
 
 def store(*sums: FeatureSums) -> None:
-    """FeatureSums of parts as gradients where their rows lie, at most one of either side; of those that runs have left."""
+    """Stores the sums of at most one part of either side as gradients of features; parts that no run reached are left
+    out.
+    """
     sums = tuple(own for own in sums if own.later)
     if not sums:
         return
@@ -93,7 +99,7 @@ def store(*sums: FeatureSums) -> None:
     summed = [made[0]._replace(source=NOWHERE)] * 2
     for own, of_own in zip(sums, made, strict=True):
         summed[own.part.own] = of_own
-    # Of either side, as one may be summed up in float32; hidden strides may take more than 32 bits.
+    # Either side's dtype and width of strides: one may be summed in float32.
     outs = [(own.out.dtype, own.out.stride(0) >= 2**30 - 2 and own.source is not NOWHERE) for own in summed]
     grid = sum(own.part.n_items for own in sums), max(own.part.blocks for own in sums), 1
     launch(store_gradients, grid, (*summed,), spec.kinds, (spec.key, *outs))
@@ -101,7 +107,7 @@ def store(*sums: FeatureSums) -> None:
 
 @triton.jit
 def add_gram_products(total, summed, item, first, count, place, KIND: tl.constexpr):
-    """Adds (∂L/∂G + its transpose) C to these rows of an item of contexts."""
+    """Adds (∂L/∂G + its transpose) C to the rows of an item of contexts."""
     d = tl.arange(0, KIND.WIDTH)
     pitch = decoded(summed.gram_pitch)
     for c in range(0, count):
@@ -113,7 +119,7 @@ def add_gram_products(total, summed, item, first, count, place, KIND: tl.constex
 
 @triton.jit
 def of_features(total, own, packed, rows, there, KIND: tl.constexpr):
-    """(ROWS, WIDTH) gradients of rows from what their packed ones have summed up, of themselves too."""
+    """Gradients (ROWS, WIDTH) of features from the sums of their packed rows, through the normalisation."""
     d = tl.arange(0, KIND.WIDTH)
     cells = packed.rows + rows.to(tl.int64)[:, None] * KIND.D + d[None, :]
     x = tl.load(cells, mask=there[:, None] & (d < KIND.D)[None, :], other=0.0).to(tl.float32)
@@ -123,14 +129,14 @@ def of_features(total, own, packed, rows, there, KIND: tl.constexpr):
         total = total - tl.sum(total * x, 1)[:, None] * x
         return total * tl.load(packed.powers + rows, mask=there, other=0.0)[:, None]
     if KIND.QUERIES:
-        shares = 1.0 / tl.maximum(norms, TINY)  # twice: the square itself may be out of range
+        shares = 1.0 / tl.maximum(norms, TINY)  # applied twice: the square may be out of range
         total += (own * shares)[:, None] * (x * shares[:, None])
     return total
 
 
 @triton.jit(do_not_specialize=["contexts", "queries"])
 def store_gradients(contexts, queries, KIND: tl.constexpr):
-    """FeatureSums of a part of either side, contexts' first, as the gradients of their items."""
+    """Stores gradients of a part of either side, contexts first."""
     number = tl.program_id(0)
     n = decoded(contexts.source.n_items)
     CONTEXTS: tl.constexpr = KIND.CONTEXTS
@@ -143,9 +149,9 @@ def store_gradients(contexts, queries, KIND: tl.constexpr):
 
 @triton.jit
 def store_item(summed, number, KIND: tl.constexpr):
-    """Gradients of ROWS rows of an item, where they lie, and zeros in what other slots it has.
+    """Stores gradients of ROWS rows of an item, and zeros in the rest of its slot.
 
-    Of listed pairs the sums of all of an item's are added to what is there, by its first one.
+    The first listed pair of an item adds the sums of all its pairs to what is there.
     """
     packed = summed.packed
     source = summed.source

@@ -1,4 +1,4 @@
-"""Scores of stacked cross attention in Triton: similarities of a run are attended to and pooled, kernel by kernel."""
+"""Scores of stacked cross attention in Triton: a run's similarities, attention and pooling, kernel after kernel."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -24,7 +24,7 @@ from crossret_kernels.cross_attention.triton.attention import (
     similarities,
     weighted_grams,
 )
-from crossret_kernels.cross_attention.triton.call import STEP, AttentionCall, replaced
+from crossret_kernels.cross_attention.triton.call import AttentionCall, replaced
 from crossret_kernels.cross_attention.triton.chunks import (
     LengthPlan,
     Run,
@@ -33,22 +33,23 @@ from crossret_kernels.cross_attention.triton.chunks import (
     run_in,
     single_part_of,
 )
+from crossret_kernels.cross_attention.triton.packing import STEP
 from crossret_kernels.cross_attention.triton.pooling import NOT_FINITE, POOLED_CONTEXTS, has_nonfinite_row, pool
 from crossret_kernels.cross_attention.triton.relevances import store_relevances
 from crossret_kernels.gpu.triton_launch import launch
 from crossret_kernels.gpu.triton_tiles import bounded, decoded, inverse, product
 from crossret_kernels.gpu.tuning import Attention
 
-# Below this part τ of what orthogonal contexts would make it, Σp²‖c‖², pᵀGp is a small difference of large terms. G is
-# off by some u √(D / v) ‖c‖² where v sums of D / v products are added up: ‖a‖² by that over τ, the cosine by half of
-# it, which the tolerance, 32 u at least, allows down to 1/16 at D = 1024 and v = 8.
+# Ratio τ of ‖a‖² = pᵀGp to its value for orthogonal contexts, Σp²‖c‖², below which ‖a‖² is a small difference of large
+# terms. G is off by some u √(D / v) ‖c‖² where v sums of D / v products are added up: ‖a‖² by that over τ, the cosine
+# by half of it. The tolerance, at least 32 u, allows τ = 1/16 at D = 1024 and v = 8.
 CANCELLED = tl.constexpr(0.125)
-MAY_CANCEL = tl.constexpr(2)  # what is told of an item of contexts beside NOT_FINITE
+MAY_CANCEL = tl.constexpr(2)  # flag of an item of contexts beside NOT_FINITE
 
 
 def scores(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """`crossret::scan_scores_triton`: scores (n_images, n_captions), or (P,) of pairs, float32; what gradients can be
-    made of, empty where it is not asked for, and where scores come in several parts.
+    """`crossret::scan_scores_triton`: scores (n_images, n_captions), or (P,) of pairs, float32; tensors saved for
+    gradients, empty where these are not wanted or scores come in several parts.
     """
     call, save = AttentionCall(*arguments[:-1]), arguments[-1]
     out = torch.empty(call.shape, dtype=torch.float32, device=call.spec.device)
@@ -69,14 +70,16 @@ def scores(*arguments: Any) -> tuple[Tensor, Tensor]:
             attend_to(run, save and saved is not None)
             contexts, queries, spec = *run.layout.parts, call.spec
             grid = queries.n_items, 1 if spec.kind.LISTED else -(-contexts.n_items // POOLED_CONTEXTS.value), 1
-            kind = replaced(spec.kind, SAVE=True)  # what is mended is rare: one kernel saves it for all calls
+            kind = replaced(
+                spec.kind, SAVE=True
+            )  # recomputed relevances are rare: one kernel saves theirs for all calls
             launch(pool, grid, (run.inputs, out, run.score_strides(out)), kind, spec.key)
-            del run  # whose memory the next one takes
+            del run  # frees the memory that the next run takes
     return out, saved if save and saved is not None else out.new_empty(0)
 
 
 def attend_to(run: Run, save: bool) -> None:
-    """Similarities, Gram matrices and relevances of a run and, to be saved, what gradients are made of."""
+    """Similarities, Gram matrices and relevances of a run and, with `save`, tensors that gradients need."""
     spec, layout, arguments = run.call.spec, run.layout, (run.inputs,)
     launch(gram_matrices, layout.of_grams, arguments, spec.kind, spec.key)
     run.multiply()
@@ -88,10 +91,10 @@ def attend_to(run: Run, save: bool) -> None:
 
 @triton.jit(do_not_specialize=["run"])
 def gram_matrices(run, KIND: tl.constexpr):
-    """A block of an item's contexts' products with one another, (items, pitch, pitch) with zeros behind them.
+    """A block of the products of an item's contexts with one another, (items, pitch, pitch), zeros behind the last.
 
-    Says of the item too whether one of its rows was not finite, and whether vectors that attend to it may cancel. What
-    is read behind S is to be finite, and zeros.
+    Also sets the item's flags: NOT_FINITE where a row was not, MAY_CANCEL where attended vectors may cancel; and the
+    zeros behind S that kernels read.
     """
     MAIN: tl.constexpr = KIND.MAIN
     K: tl.constexpr = KIND.K
@@ -106,7 +109,7 @@ def gram_matrices(run, KIND: tl.constexpr):
     column_norms, column_scales = row_lengths(run.contexts, columns, c < count, KIND)
     block = tl.full((C, C), 0, tl.float32)
     of_rows, of_columns = rows.to(tl.int64) * KIND.D, columns.to(tl.int64) * KIND.D
-    for part in range(0, KIND.D, STEP):  # sums of sums, which round less than one over all of D
+    for part in range(0, KIND.D, STEP):  # sums of sums round less than one sum over D
         x = run.contexts.rows + part
         block += product(x, of_rows, x, of_columns, STEP, C, C, K, True, MAIN)
     block = tl.where((row_scales[:, None] != 0) & (column_scales[None, :] != 0), block, 0.0)
@@ -116,7 +119,7 @@ def gram_matrices(run, KIND: tl.constexpr):
         tl.store(run.S + decoded(run.sizes.cells) + tl.arange(0, C), tl.full((C,), 0, tl.float32))
     if tl.program_id(1) == 0:
         broken = has_nonfinite_row(run.contexts, first, count)
-        # By Gershgorin's circles pᵀGp is at least 1 − opposed of Σp²‖c‖², as no p is negative.
+        # By Gershgorin's circles pᵀGp is at least (1 − opposed) Σp²‖c‖², as p ≥ 0.
         cosines = block * inverse(row_norms)[:, None] * inverse(column_norms)[None, :]
         opposed = tl.max(tl.sum(tl.where(r[:, None] != c[None, :], tl.maximum(-cosines, 0.0), 0.0), 1))
         may_cancel = (opposed > 0.99 - CANCELLED) | (decoded(run.sizes.gram_blocks) > 1)
@@ -125,9 +128,9 @@ def gram_matrices(run, KIND: tl.constexpr):
 
 @triton.jit(do_not_specialize=["run"])
 def query_statistics(run, KIND: tl.constexpr):
-    """Of C rows of contexts and one item of queries what they are normalised by: (2, rows, items of queries).
+    """Norms of C rows of contexts along one item of queries, (2, rows, items of queries).
 
-    Their norms; for the softmax the sums of their exponentials and, in the second plane, the greatest of them.
+    For the softmax: sums of exponentials, and in the second plane the maxima.
     """
     C: tl.constexpr = KIND.C
     item = tl.program_id(0)
@@ -144,7 +147,7 @@ def query_statistics(run, KIND: tl.constexpr):
 
 @triton.jit
 def greatest_logits(run, tile, context, KIND: tl.constexpr):
-    """Of every query the greatest λn of an item's contexts, (N,)."""
+    """Greatest λn of an item's contexts for each query, (N,)."""
     N: tl.constexpr = KIND.N
     greatest = tl.full((N,), float("-inf"), tl.float32)
     for start in range(0, context[1] if KIND.WIDE else 1, KIND.C):
@@ -158,7 +161,7 @@ def greatest_logits(run, tile, context, KIND: tl.constexpr):
 
 @triton.jit(do_not_specialize=["run"])
 def attend(run, KIND: tl.constexpr):
-    """Relevances of a tile of queries to some items of contexts, as `store_relevances` has them."""
+    """Relevances of a tile of queries to some items of contexts, stored by `store_relevances`."""
     N: tl.constexpr = KIND.N
     tile = query_tile(tl.program_id(0), run, KIND)
     _first_item, _n_items, row, _n_rows, here, _members, query_lengths, _query_scales = tile
@@ -171,10 +174,12 @@ def attend(run, KIND: tl.constexpr):
     for item in tl.range(begin, end, num_stages=1):
         context = item_of(run.contexts, item)
         places = run.kept + int64(item) * decoded(run.sizes.kept_pitch) + row + tl.arange(0, N)
+        # Shift of the logits.
         shift = tl.full((N,), 0, tl.float32)
         if KIND.SHIFTED:
             shift = greatest_logits(run, tile, context, KIND)
             tl.store(places + SHIFT * decoded(run.sizes.kept_plane), shift, mask=here)
+        # Sums over blocks of contexts: q·a, Σp and ‖a‖².
         products = tl.full((N,), 0, tl.float32)
         totals = tl.full((N,), 0, tl.float32)
         squares = tl.full((N,), 0, tl.float32)
@@ -192,6 +197,7 @@ def attend(run, KIND: tl.constexpr):
                 lengths, _scales = row_lengths(run.contexts, rows, c < context[1], KIND)
                 p = p * lengths[None, :]
                 orthogonal += tl.sum(p * p, 1)
+        # Relevances.
         squares = tl.maximum(squares, 0.0)
         cancels = (squares < orthogonal * CANCELLED) & (query_lengths != 0)
         store_relevances(run, places, here, products, squares, totals, query_lengths, cancels, KIND)

@@ -1,4 +1,4 @@
-"""A pair of stacked cross attention in Triton as one program has it: all its contexts by all its queries."""
+"""A pair of stacked cross attention in Triton as one program holds it: all its contexts by all its queries."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from crossret_kernels.gpu.triton_launch import encoded
 from crossret_kernels.gpu.triton_tiles import decoded, inverse
 from crossret_kernels.gpu.tuning import AttendedPairs, slots_for
 
-EPS = tl.constexpr(1e-8)  # of the published code: added to norms after the root, and the cosine's least denominator
-LARGE = tl.constexpr(1e15)  # from which on similarities are made smaller before they are squared
+EPS = tl.constexpr(1e-8)  # the published code's: added to norms after the root, and least denominator of the cosine
+LARGE = tl.constexpr(1e15)  # magnitude from which on similarities are scaled down before squaring
 K = tl.constexpr(AttendedPairs.COLUMNS)
-ALL, LENGTHS, OFFSETS, MASK = range(4)  # what tells how many rows an item has
+ALL, LENGTHS, OFFSETS, MASK = range(4)  # source of an item's number of rows
 
 
 class SideLayout(NamedTuple):
-    """Where a side's rows lie, sizes hidden; strides are counted in the kind's units.
+    """Layout of a side's rows; sizes are encoded, strides in UNIT elements.
 
     Attributes:
-        extents: lengths or offsets; places: of a mask's rows, in order. Any tensor where there are none.
-        slots: rows that an item has at most.
+        extents: lengths or offsets; places: of the rows a mask keeps. Any tensor where there are none.
+        slots: maximal rows of an item.
     """
 
     features: Tensor
@@ -40,18 +40,18 @@ class SideLayout(NamedTuple):
 
 
 class PairKind(NamedTuple):
-    """What kernels are compiled for.
+    """Compile-time constants of the kernels.
 
     Attributes:
         CLIPS, NORM, NORMALIZE, POOLING: options; NORM is raw_feature_norm without the clip.
-        COLUMN: of pairs, the contexts'.
+        COLUMN: of contexts in pairs.
         C, Q: slots of a tile for contexts and queries.
-        ATTENDED: whether there are attended vectors.
-        EVEN: whether `K` divides D.
-        OF_CONTEXTS: of sums over an item's pairs, which side they are of.
-        CONTEXT_EXTENTS, QUERY_EXTENTS: one of `ALL`, `LENGTHS`, `OFFSETS` and `MASK`.
+        ATTENDED: attended vectors are wanted.
+        EVEN: `K` divides D.
+        OF_CONTEXTS: side of an item whose pairs are summed.
+        CONTEXT_EXTENTS, QUERY_EXTENTS: `ALL`, `LENGTHS`, `OFFSETS` or `MASK`.
         CONTEXT_UNIT, QUERY_UNIT: elements that strides are counted in.
-        PRECISION, SECOND: of products of features, and of those with float32 numbers.
+        PRECISION, SECOND: of products of features, and of products with float32 numbers.
     """
 
     CLIPS: bool
@@ -73,7 +73,7 @@ class PairKind(NamedTuple):
 
 
 class PairCall:
-    """Checked operands of a call, in the order of its schema, as kernels take them."""
+    """A call of `crossret::scan_attend_triton`, from the operands of its schema."""
 
     def __init__(self, *arguments: Any) -> None:
         empty_score, reduced, direction, normalize, *own = arguments[9:18]
@@ -108,7 +108,7 @@ class PairCall:
 
 
 def _layout_of(side: Side) -> tuple[SideLayout, int, int, bool]:
-    """Where its rows lie, what tells their number, the unit of strides, and whether these take 64 bits."""
+    """(Layout of a side, source of its lengths, unit of strides, True where these take 64 bits)."""
     if side.features.data_ptr() % 16:
         side = side._replace(features=side.features.clone(memory_format=torch.contiguous_format))
     rows = side.row_layout
@@ -122,7 +122,7 @@ def _layout_of(side: Side) -> tuple[SideLayout, int, int, bool]:
 
 @triton.jit
 def item_rows(side, item, r, EXTENTS: tl.constexpr, UNIT: tl.constexpr):
-    """Of an item: (elements ahead of its rows r, whether they are there, their places, its first place's number)."""
+    """Rows r of an item: (offsets of their elements, mask, places, number of the first place)."""
     slots = decoded(side.slots).to(tl.int64)
     row_stride = decoded(side.row_stride).to(tl.int64)
     place = r.to(tl.int64)
@@ -143,7 +143,7 @@ def item_rows(side, item, r, EXTENTS: tl.constexpr, UNIT: tl.constexpr):
 
 @triton.jit
 def pair_items(pairs, pair, KIND: tl.constexpr):
-    """The items of contexts and of queries of a pair."""
+    """Items of contexts and of queries of a pair."""
     return tl.load(pairs + 2 * pair + KIND.COLUMN), tl.load(pairs + 2 * pair + (1 - KIND.COLUMN))
 
 
@@ -159,7 +159,7 @@ def query_rows(side, item, KIND: tl.constexpr):
 
 @triton.jit
 def load_columns(data, rows, here, d, D, KIND: tl.constexpr):
-    """(rows, K): columns from d on."""
+    """(rows, K) columns from d on."""
     k = d + tl.arange(0, K)
     inside = here[:, None] if KIND.EVEN else here[:, None] & (k < D)[None, :]
     return tl.load(data + rows[:, None] + k[None, :], mask=inside, other=0.0)
@@ -167,7 +167,7 @@ def load_columns(data, rows, here, d, D, KIND: tl.constexpr):
 
 @triton.jit
 def scales(squares, KIND: tl.constexpr):
-    """(‖x‖ of rows as attention sees them, what they are multiplied by), of their squares."""
+    """(Lengths of rows as attention sees them, scales of their similarities), from their squared lengths."""
     norms = tl.sqrt(squares)
     if KIND.NORMALIZE:
         return tl.where(norms == 0, 0.0, norms / tl.where(norms == 0, 1.0, norms)), inverse(norms)
@@ -176,7 +176,7 @@ def scales(squares, KIND: tl.constexpr):
 
 @triton.jit
 def normed(s, both, slope, KIND: tl.constexpr):
-    """(clipped similarities (C, Q), their factors of each context, and what they are multiplied to): steps 2 and 3."""
+    """(Clipped similarities (C, Q), the factor of each context, their normalised product): steps 2 and 3."""
     x = tl.where(both, s, 0.0)
     if KIND.CLIPS:
         x = tl.where(x > 0, x, x * slope)
@@ -201,7 +201,7 @@ def normed(s, both, slope, KIND: tl.constexpr):
 
 @triton.jit
 def attention(n, both, lambda_softmax):
-    """(C, Q): exp(λn) / Σ exp(λn), 0 where no context or query is (step 4)."""
+    """Weights (C, Q): exp(λn) / Σ exp(λn), 0 where there is no context or query (step 4)."""
     most = tl.max(tl.where(both, n * lambda_softmax, -float("inf")), 0)
     most = tl.where(most == -float("inf"), 0.0, most)
     e = tl.where(both, tl.exp(n * lambda_softmax - most[None, :]), 0.0)
@@ -210,7 +210,7 @@ def attention(n, both, lambda_softmax):
 
 @triton.jit
 def cosines(products, squares, lengths):
-    """(cos(q, a), its denominator, whether that is ‖q‖ ‖a‖), 0 where a length is."""
+    """(cos(q, a), its denominator, True where that is ‖q‖ ‖a‖ and not the floor); 0 where a length is 0."""
     length = lengths * tl.sqrt(squares)
     least = tl.where(length < EPS, EPS, length)
     return tl.where(length == 0, 0.0, products / least), least, length >= EPS

@@ -9,15 +9,15 @@ from crossret_kernels.gpu.triton_tiles import decoded
 from crossret_kernels.gpu.tuning import Attention
 
 LN_2 = tl.constexpr(0.6931471805599453)
-MOST_SCORE_GRADIENT = tl.constexpr(1e15)  # beyond it, NaN among them, gradients of a pair are NaN
-NOT_FINITE = tl.constexpr(1)  # what is told of an item of contexts beside its rows
+MOST_SCORE_GRADIENT = tl.constexpr(1e15)  # from this magnitude on, and of NaN, gradients of a pair are NaN
+NOT_FINITE = tl.constexpr(1)  # flag of an item of contexts: a row is not finite
 POOLED_CONTEXTS = tl.constexpr(Attention.POOLED_CONTEXTS)
 POOLED_QUERIES = tl.constexpr(Attention.POOLED_QUERIES)
 
 
 @triton.jit
 def has_nonfinite_row(side, first, count):
-    """Whether one of an item's rows was not finite."""
+    """1 where a row of an item was not finite, else 0."""
     broken = tl.full((32,), 0, tl.int32)
     for start in range(0, count, 32):
         r = start + tl.arange(0, 32)
@@ -28,7 +28,7 @@ def has_nonfinite_row(side, first, count):
 
 @triton.jit
 def pooled_relevances(cells, items, query, block, count, run, KIND: tl.constexpr):
-    """(scores (items,); their exponentials' sums and greatest relevances, of "lse"): SCAN Eqs. 5–8."""
+    """(Scores (items,); sums of exponentials and maxima of the relevances, for "lse"): SCAN Eqs. 5–8."""
     begin = query if KIND.LISTED else block
     end = query + 1 if KIND.LISTED else tl.minimum(block + POOLED_CONTEXTS, decoded(run.sizes.n_contexts))
     j = tl.arange(0, POOLED_QUERIES)
@@ -61,10 +61,11 @@ def pooled_relevances(cells, items, query, block, count, run, KIND: tl.constexpr
 
 @triton.jit
 def score_places(query, block, run, strides, KIND: tl.constexpr):
-    """Of an item of queries and those of contexts from `block` on, of a listed pair its own only.
+    """Places of the scores of an item of queries and the items of contexts from `block` on; of a listed pair its own
+    alone.
 
-    (Which of them there are, where their scores stand and their relevances, of contexts whether they are empty, whether
-    one of either is not finite).
+    Returns (mask of the items, places of the scores, places of the first relevances, mask of empty contexts, mask of
+    pairs that are not finite).
     """
     lane = tl.arange(0, POOLED_CONTEXTS)
     item = (query if KIND.LISTED else block) + lane
@@ -93,7 +94,7 @@ def pool(run, scores, strides, KIND: tl.constexpr):
 
 @triton.jit
 def first_greatest(cells, items, count, greatest):
-    """The first query of every pair that has its greatest relevance."""
+    """First query of every pair that has its maximal relevance."""
     j = tl.arange(0, POOLED_QUERIES)
     best = tl.full((POOLED_CONTEXTS,), 2**30, tl.int32)
     for start in range(0, count, POOLED_QUERIES):
@@ -106,9 +107,10 @@ def first_greatest(cells, items, count, greatest):
 
 @triton.jit(do_not_specialize=["run", "strides", "later"], do_not_specialize_on_alignment=["grad_scores"])
 def relevance_gradients(run, grad_scores, strides, later, KIND: tl.constexpr):
-    """∂L/∂r of an item of queries, in a plane of what is kept, and what each row gets of itself; a `later` run's adds.
+    """∂L/∂r of an item of queries, into a plane of the kept values; adds each row's factor in its own gradient.
 
-    ∂L/∂r is NaN of a pair whose gradient is no number, or which has one and is not finite.
+    ∂L/∂r is NaN where the pair is not finite and its score has a gradient, or that gradient is NaN. `later`: 1 where an
+    earlier run has stored factors.
     """
     query = tl.program_id(0)
     first, count = item_of(run.queries, query)

@@ -1,4 +1,4 @@
-"""Relevances in Triton, the cosines of queries and of what they attend to; of vectors that cancel made the long way."""
+"""Relevances in Triton: cosines of queries with their attended vectors, by the vectors where those cancel."""
 
 import triton
 import triton.language as tl
@@ -20,25 +20,25 @@ from crossret_kernels.cross_attention.triton.attention import (
 from crossret_kernels.gpu.triton_tiles import bounded, decoded, inverse
 
 MOST_COSINE = tl.constexpr(2.0)
-TO_RECOMPUTE = tl.constexpr(4.0)  # in place of a relevance until `recompute_cancelled` has made it
-MOST_FACTOR = tl.constexpr(1e30)  # of gradients' factors, so that 0/1 products meet no 0 × ∞
-TINY = tl.constexpr(1.1754944e-38)  # the least float32 of full precision
+TO_RECOMPUTE = tl.constexpr(4.0)  # in place of a relevance that `recompute_cancelled` replaces
+MOST_FACTOR = tl.constexpr(1e30)  # bound of factors of gradients: 0/1 products meet no 0 × ∞
+TINY = tl.constexpr(1.1754944e-38)  # least normal float32
 
 
 @triton.jit
 def store_relevances(run, places, here, products, squares, totals, lengths, cancels, KIND: tl.constexpr):
-    """Relevances r of queries of these lengths from q·a, ‖a‖² and Σp, in the first plane of `run.kept`, (items, rows).
+    """Stores the relevances of queries from q·a, ‖a‖² and Σp into the first plane of `run.kept`, (items, rows).
 
-    With SAVE what gradients are made of, in further planes: with g = ∂L/∂r, ∂L/∂(q·a) is g OF_PRODUCTS, twice
-    ∂L/∂‖a‖² is −g OF_SQUARES. SHIFT is the greatest logit.
+    SAVE stores two more planes: with g = ∂L/∂r, ∂L/∂(q·a) is g OF_PRODUCTS and 2 ∂L/∂‖a‖² is −g OF_SQUARES. The plane
+    SHIFT has the greatest logit.
     """
     lengths = lengths * tl.sqrt(squares)
-    # The cosine's denominator: ‖q‖‖a‖ or its floor, scaled by the Σp that the attended vectors lack.
+    # Denominator of the cosine: ‖q‖‖a‖ or its floor, times Σp, by which the attended vectors are not divided.
     denominators = tl.maximum(tl.maximum(lengths, totals * EPS), TINY)
     relevances = tl.where(lengths != 0, bounded(products / denominators, MOST_COSINE), 0.0)
     tl.store(places, tl.where(cancels, TO_RECOMPUTE, relevances), mask=here)
     if KIND.SAVE:
-        # ∂L/∂(Σp), which the cosine's floor brings, is the same for all contexts of a query: the softmax drops it.
+        # ∂L/∂(Σp), of the floor, is the same for all contexts of a query: the softmax drops it.
         of_products = tl.minimum(tl.where(lengths != 0, 1.0 / denominators, 0.0), MOST_FACTOR)
         moves = (lengths != 0) & (lengths >= totals * EPS) & (squares > 0)
         of_squares = bounded(tl.where(moves, relevances / tl.maximum(squares, TINY), 0.0), MOST_FACTOR)
@@ -48,19 +48,21 @@ def store_relevances(run, places, here, products, squares, totals, lengths, canc
 
 @triton.jit
 def recompute_cancelled(run, query, begin, end, KIND: tl.constexpr):
-    """Makes what TO_RECOMPUTE of an item of queries and some of contexts, which is rare, where relevances are read."""
+    """Recomputes the relevances marked TO_RECOMPUTE of an item of queries and some items of contexts: few pairs have
+    any.
+    """
     first, count = item_of(run.queries, query)
     for item in range(begin, end):
         for row in range(first, first + count):
             if tl.load(run.kept + int64(item) * decoded(run.sizes.kept_pitch) + row) == TO_RECOMPUTE:
-                tl.debug_barrier()  # all threads have read it: `recompute_row` writes over it
+                tl.debug_barrier()  # all threads have read it before `recompute_row` writes it
                 recompute_row(run, item, first, count, row, KIND)
-    tl.debug_barrier()  # relevances are read again, by whichever thread
+    tl.debug_barrier()  # relevances are read again, by any thread
 
 
 @triton.jit
 def recompute_row(run, item, first, count, row, KIND: tl.constexpr):
-    """The relevance of a row of an item of queries, from the vector a = Σ p c itself; tensors are of one element."""
+    """Relevance of one row of queries from the attended vector a = Σ p c itself; tensors have one element."""
     one = tl.arange(0, 1)
     d = tl.arange(0, KIND.WIDTH)
     rows = row + one

@@ -14,7 +14,7 @@ from torch import Tensor
 from crossret_kernels.cross_attention.triton.chunks import multiply
 from crossret_kernels.gated_attention.triton.call import GatedCall, tile_of_pairs
 from crossret_kernels.gated_attention.triton.forward import attend
-from crossret_kernels.gpu.planning import PartOfPairs
+from crossret_kernels.gpu.planning import PairPart
 
 
 @triton.jit(do_not_specialize=["n_others", "blocks", "own_stride", "other_stride"])
@@ -149,7 +149,7 @@ class _GatedGradients:
         self.weight, self.bias = ([zeros(*own[field].shape) for own in sides] for field in (4, 5))
         self.embedding_bias = zeros(call.dim)
 
-    def add(self, part: PartOfPairs, grad: Tensor) -> None:
+    def add(self, part: PairPart, grad: Tensor) -> None:
         """Of a part's scores."""
         call = self.call
         made = attend(call, part, grad, grad)

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import pad
 
-from crossret_kernels.gpu.planning import PartOfPairs, parts_of_pairs
+from crossret_kernels.gpu.planning import PairPart, parts_of_pairs
 from crossret_kernels.gpu.sides import shared_memory
 from crossret_kernels.gpu.triton_launch import launch
 from crossret_kernels.gpu.tuning import GatedTuning
@@ -103,7 +103,7 @@ class GatedCall:
         missing = -x.size(-1) % self.kind.HIDDEN
         return _aligned((pad(x, (0, missing)) if missing else x).to(dtype).contiguous())
 
-    def parts(self) -> Iterator[PartOfPairs]:
+    def parts(self) -> Iterator[PairPart]:
         """Rectangles whose workspace is bounded."""
         size = self.sides[0].keys.element_size()
         bytes_of = 4 * sum(self.pitches) + size * self.dim
@@ -113,7 +113,7 @@ class GatedCall:
         return parts_of_pairs(n_images, n_captions, GatedTuning.WORKSPACE_BYTES // bytes_of)
 
     def run(
-        self, kernel: Any, part: PartOfPairs, side: int, tensors: Sequence[Any], sizes: Sequence[int], *strides: int,
+        self, kernel: Any, part: PairPart, side: int, tensors: Sequence[Any], sizes: Sequence[int], *strides: int,
         blocks: int | None = None,
     ) -> None:  # fmt: skip
         """Launches a kernel on a part's pairs with one side as the own one: a program a tile and one of its blocks."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from crossret_kernels.cross_attention.attention import EPS
 from crossret_kernels.gated_attention.triton.call import GatedCall, sigmoid, tanh, tile_of_pairs
-from crossret_kernels.gpu.planning import PartOfPairs
+from crossret_kernels.gpu.planning import PairPart
 
 FLOOR = tl.constexpr(EPS)
 
@@ -142,7 +142,7 @@ class GatedState(NamedTuple):
     statistics: Tensor
 
 
-def attend(call: GatedCall, part: PartOfPairs, scores: Tensor, grads: Tensor) -> GatedState:
+def attend(call: GatedCall, part: PairPart, scores: Tensor, grads: Tensor) -> GatedState:
     """Launches what makes a part's scores, or what the gradients' kernels read."""
     sides = [own.part(*where) for own, where in zip(call.sides, part, strict=True)]
     n_pairs, store = part.counts[0] * part.counts[1], call.kind.STORE

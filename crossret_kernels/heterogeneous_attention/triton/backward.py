@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from crossret_kernels.gpu.planning import PartOfPairs
+from crossret_kernels.gpu.planning import PairPart
 from crossret_kernels.heterogeneous_attention.triton.call import LayerCall
 from crossret_kernels.heterogeneous_attention.triton.forward import (
     FLOOR,
@@ -258,7 +258,7 @@ class _LayerGradients:
         self.sides = [[torch.zeros_like(x, dtype=torch.float32) for x in side[:5]] for side in call.sides]
         self.gain, self.shift = torch.zeros_like(call.gain), torch.zeros_like(call.shift)
 
-    def add(self, part: PartOfPairs, grads: Tensor) -> None:
+    def add(self, part: PairPart, grads: Tensor) -> None:
         """Of a part's scores."""
         call, images, captions = self.call, part.images, part.captions
         made = attend(call, part, torch.empty_like(grads))
@@ -269,7 +269,7 @@ class _LayerGradients:
             strides = (n_captions * rows, rows) if side == 0 else (rows, n_captions * rows)
             self._layer(side, mine, others, (n_own, n_others, rows, *strides), of_rows[side], multiples[side], made)
 
-    def _matching(self, part: PartOfPairs, grads: Tensor, made: LayerState) -> tuple[list[Tensor], list[Tensor]]:
+    def _matching(self, part: PairPart, grads: Tensor, made: LayerState) -> tuple[list[Tensor], list[Tensor]]:
         """∂L/∂matched rows, less a multiple of each row, and these multiples; images first."""
         call, multiples = self.call, [torch.zeros_like(x) for x in made.squares]
         images, captions = (side.part(*where) for side, where in zip(call.sides, part, strict=True))

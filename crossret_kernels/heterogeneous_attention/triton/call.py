@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.cross_attention.triton.chunks import multiply
-from crossret_kernels.gpu.planning import PartOfPairs, parts_of_pairs
+from crossret_kernels.gpu.planning import PairPart, parts_of_pairs
 from crossret_kernels.gpu.triton_launch import launch
 from crossret_kernels.gpu.tuning import HeterogeneousTuning
 from crossret_kernels.torch_internals import reduced_float32
@@ -114,7 +114,7 @@ class LayerCall:
             own_logits[:, :most].contiguous(), lengths.clamp(max=most), lengths.contiguous(),
         )  # fmt: skip
 
-    def parts(self) -> Iterator[PartOfPairs]:
+    def parts(self) -> Iterator[PairPart]:
         """Rectangles whose workspace is bounded."""
         size, (regions, words) = self.gain.new_empty(0, dtype=self.dtype).element_size(), self.sides
         keys = [side.keys.size(2) for side in self.sides]

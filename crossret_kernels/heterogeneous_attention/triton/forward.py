@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.cross_attention.attention import EPS
-from crossret_kernels.gpu.planning import PartOfPairs
+from crossret_kernels.gpu.planning import PairPart
 from crossret_kernels.heterogeneous_attention.options import LAYER_NORM_EPS
 from crossret_kernels.heterogeneous_attention.triton.call import LayerCall, LayerSide
 
@@ -268,7 +268,7 @@ def attended_rows(
         field.append(tensor)
 
 
-def attend(call: LayerCall, part: PartOfPairs, scores: Tensor) -> LayerState:
+def attend(call: LayerCall, part: PairPart, scores: Tensor) -> LayerState:
     """Launches what makes a part's scores, and what gradients are made of; none of that is kept without `STORE`."""
     images, captions = (side.part(*where) for side, where in zip(call.sides, part, strict=True))
     made = LayerState([], [], [], [], [], [], call.gain, call.gain, [])

@@ -2,7 +2,7 @@
 
 A query's gradient is a weighted sum of its best contexts, which are gathered; a context's is one of the queries that
 took it, a product with the matrix that tells which did. Where few rows have long sums, runs of a sum have programs of
-their own and are added afterwards: every sum has one order. GradientSums of half-precision features are float32, rounded once
+their own and are added afterwards: every sum has one order. Sums of half-precision features are float32, rounded once
 for each part. Where similarities are cosines features count by x / ‖x‖: what of the gradient points along x, which is
 the sum of its similarities by their weights, is taken out.
 """

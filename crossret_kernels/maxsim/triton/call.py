@@ -1,6 +1,6 @@
 """One call of Sum-Max in Triton: its sides and options, and how it is cut up into tiles, groups and parts.
 
-Small calls are cut up by their shapes alone, and kernels read lengths where they lie on the device: is_empty is planned,
+Small calls are cut up by their shapes alone, and kernels read lengths where they lie on the device: nothing is planned,
 copied or waited for. Larger ones have tables made of their lengths, in one copy.
 """
 
@@ -47,7 +47,7 @@ class SideSizes(NamedTuple):
         most: rows that an item has at most.
         n_rows: of all items.
         item, row: strides, the former 0 where packed.
-        told: 1 where extents tell lengths, else 0.
+        has_lengths: 1 where extents have lengths, else 0.
     """
 
     slots: int
@@ -156,7 +156,7 @@ class MaxSimCall:
         empty_score: of pairs of an item without rows; None where there are no such.
         precision: of products.
         n_contexts, n_queries: items of either side.
-        row_layouts, unit, sizes: how rows of either side lie, the elements that strides count in, and sizes for kernels.
+        row_layouts, unit, sizes: layouts of either side, elements that strides count in, sizes for kernels.
     """
 
     contexts: Side
