@@ -142,7 +142,7 @@ FITTING = {
         "first = band * GROUP",
         "item = group_items(tables, group, slot & ((1 << decoded(sizes.bits)) - 1), sizes)",
         "number = (group << decoded(sizes.bits)) + place",
-        "of_table = tl.load(tables.groups + (decoded(sizes.first_group) << decoded(sizes.bits)) + number, "
+        "tables.groups + (decoded(sizes.first_group) << decoded(sizes.bits)) + number, mask=planned, other=-1",
         "mask=planned, other=-1)",
     ),
     "0 or 1 times rows of an item": (
