@@ -143,7 +143,6 @@ FITTING = {
         "item = group_items(tables, group, slot & ((1 << decoded(sizes.bits)) - 1), sizes)",
         "number = (group << decoded(sizes.bits)) + place",
         "tables.groups + (decoded(sizes.first_group) << decoded(sizes.bits)) + number, mask=planned, other=-1",
-        "mask=planned, other=-1)",
     ),
     "0 or 1 times rows of an item": (
         "before = tl.load(rows, mask=start + j < count * later, other=0.0)",
