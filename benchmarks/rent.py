@@ -22,7 +22,7 @@ from benchmarks.records import keep_record
 from crossret.models.kinds import MODELS
 from crossret_kernels.backends import ENVIRONMENT_VARIABLE
 from crossret_kernels.dense.op import Products
-from crossret_kernels.heterogeneous_attention import layers
+from crossret_kernels.heterogeneous_attention import pairs
 
 REGIONS, DIM, WORDS, LONGEST = 36, 2048, 10_000, 20  # of the papers' data
 ROUNDS = 3
@@ -43,7 +43,7 @@ def _attended(projected: torch.Tensor, mask: torch.Tensor, heads: int, scale: fl
 
 
 def _attention_in_torch() -> Any:
-    return mock.patch.object(layers, "self_attention", _attended)
+    return mock.patch.object(pairs, "self_attention", _attended)
 
 
 class Case(NamedTuple):

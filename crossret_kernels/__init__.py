@@ -11,7 +11,7 @@ from crossret_kernels.cross_attention.scan_attend import ScanAttended, scan_atte
 from crossret_kernels.cross_attention.scan_attention import ScanAttention, scan_attention
 from crossret_kernels.cross_attention.topk import scan_topk
 from crossret_kernels.gated_attention.op import gated_attention_scores
-from crossret_kernels.gated_attention.parameters import AttentionStep, GatedAttention
+from crossret_kernels.gated_attention.options import AttentionStep, GatedAttention
 from crossret_kernels.gated_attention.weights import GatedAttentionWeights, gated_attention_weights
 from crossret_kernels.heterogeneous_attention.op import heterogeneous_scores
 from crossret_kernels.heterogeneous_attention.options import (

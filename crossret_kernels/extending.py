@@ -16,7 +16,7 @@ Each is described where it is defined. These names stay as the public ones do; a
 """
 
 from crossret_kernels.backends import ENVIRONMENT_VARIABLE, serving
-from crossret_kernels.contrastive_loss.rows import infonce_row_loss
+from crossret_kernels.contrastive_loss.torch import infonce_row_loss
 from crossret_kernels.inputs.blocks import (
     BLOCK_BYTES,
     Chosen,
@@ -41,7 +41,7 @@ from crossret_kernels.inputs.tensors import (
 )
 from crossret_kernels.padded.arithmetic import safe_sqrt, vector_length
 from crossret_kernels.padded.chunked import WORKSPACE_BYTES, recomputed
-from crossret_kernels.ranking_loss.rows import triplet_row_loss
+from crossret_kernels.ranking_loss.torch import triplet_row_loss
 from crossret_kernels.topk.candidates import NONE, candidate_topk
 from crossret_kernels.topk.streamed import (
     FeatureBlock,

@@ -29,7 +29,7 @@ from crossret_kernels.contrastive_loss import op as contrastive_loss
 from crossret_kernels.cross_attention import op as cross_attention
 from crossret_kernels.cross_attention import scan_attend
 from crossret_kernels.gated_attention import kernels as gated_attention
-from crossret_kernels.heterogeneous_attention import fused as heterogeneous_attention
+from crossret_kernels.heterogeneous_attention import kernels as heterogeneous_attention
 from crossret_kernels.inputs.options import DIRECTIONS
 from crossret_kernels.maxsim import op as maxsim
 from crossret_kernels.ranking_loss import op as ranking_loss

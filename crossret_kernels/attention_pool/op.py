@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossret_kernels.attention_pool.chunked import attention_pool_chunked
 from crossret_kernels.attention_pool.reference import attention_pool_reference
+from crossret_kernels.attention_pool.torch import attention_pool_chunked
 from crossret_kernels.backends import select_in_torch
 from crossret_kernels.inputs.call import Features, Lengths, as_ragged
 from crossret_kernels.inputs.operands import check_operand

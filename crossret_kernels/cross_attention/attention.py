@@ -69,6 +69,6 @@ def score_with_attention(
     return scores, weights.mT.masked_fill(~both, 0), relevance.masked_fill(~query_mask, 0)
 
 
-def shown(vectors: Tensor, query_mask: Tensor, wanted: bool) -> Tensor:
+def attended_or_none(vectors: Tensor, query_mask: Tensor, wanted: bool) -> Tensor:
     """Attended vectors (P, Q, D), zero at padding; (P, Q, 0) where they are not wanted."""
     return vectors.masked_fill(~query_mask[..., None], 0) if wanted else vectors[..., :0]

@@ -13,7 +13,7 @@ from crossret_kernels.cross_attention.scan_attend import attend
 from crossret_kernels.inputs.call import Features, Lengths
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.tensors import Array
-from crossret_kernels.padded.shares import pooled_shares
+from crossret_kernels.padded.arithmetic import pooled_shares
 
 
 class ScanContributions(NamedTuple):

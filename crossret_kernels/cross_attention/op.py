@@ -7,10 +7,10 @@ from functools import partial
 from torch import Tensor
 from typing_extensions import Unpack
 
-from crossret_kernels.cross_attention.chunked import scan_scores_chunked
 from crossret_kernels.cross_attention.factors import check_factors
 from crossret_kernels.cross_attention.options import ScanFields, ScanOptions
 from crossret_kernels.cross_attention.reference import scan_scores_reference
+from crossret_kernels.cross_attention.torch import scan_scores_chunked
 from crossret_kernels.inputs.call import Call, Features, Lengths, as_call
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.tensors import Array, autocasts

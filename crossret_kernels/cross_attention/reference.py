@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.cross_attention.attention import (
+    attended_or_none,
     attention_logits,
     relevances,
     score_with_attention,
-    shown,
 )
 from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.inputs.ragged import Ragged
@@ -29,7 +29,7 @@ def scan_attend_reference(
     """Scores of pairs, attended vectors where they are wanted, weights and relevances, likewise."""
     vectors, weights, relevance, context_mask, query_mask = _attend(regions, words, pairs, options)
     scores, *others = score_with_attention(weights, relevance, context_mask, query_mask, options)
-    return scores, shown(vectors, query_mask, attended), *others
+    return scores, attended_or_none(vectors, query_mask, attended), *others
 
 
 def scan_attention_reference(regions: Ragged, words: Ragged, pairs: Tensor, options: ScanOptions) -> tuple[Tensor, ...]:

@@ -8,10 +8,10 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from crossret_kernels.backends import UnsupportedByBackend, select_backend
-from crossret_kernels.cross_attention.chunked import scan_attend_chunked
 from crossret_kernels.cross_attention.op import ATTENTION_OPTIONS
 from crossret_kernels.cross_attention.options import ScanFields, ScanOptions
 from crossret_kernels.cross_attention.reference import scan_attend_reference
+from crossret_kernels.cross_attention.torch import scan_attend_chunked
 from crossret_kernels.inputs.call import Features, Lengths, as_call, check_traceable
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.tensors import Array

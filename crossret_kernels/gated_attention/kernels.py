@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from crossret_kernels.gated_attention.parameters import GatedAttention
-from crossret_kernels.gated_attention.step import Side
+from crossret_kernels.gated_attention.options import GatedAttention
 from crossret_kernels.operations import Kernels, Operand, define
 from crossret_kernels.padded.pairing import Pairing, Rectangle
 
 
+class GatedItems(NamedTuple):
+    """What pairs need of n images, or of n captions.
+
+    Attributes:
+        keys: (n, L, H), w_h ⊙ tanh(W x + b): a row's logit is its product with tanh(W_q o + b_q).
+        values: (n, L, D), P⁽²⁾ I_m of regions, words as they are: D numbers whatever regions have.
+        memory: (n, G), the memory of Eq. 12.
+        contexts: (n, K, D), the context vectors of the earlier levels.
+        mask: (n, L), the rows that are no padding.
+    """
+
+    keys: Tensor
+    values: Tensor
+    memory: Tensor
+    contexts: Tensor
+    mask: Tensor
+
+    def part(self, first: int, stop: int, width: int) -> GatedItems:
+        """Some successive items, `width` of their rows."""
+        keys, values, mask = (x[first:stop, :width] for x in (self.keys, self.values, self.mask))
+        return GatedItems(keys, values, self.memory[first:stop], self.contexts[first:stop], mask)
+
+
 def _of(side: str) -> tuple[Operand, ...]:
-    """Keys (n, L, H), values (n, L, D), memory (n, G) and mask (n, L), the fields of a `Side`."""
+    """Keys (n, L, H), values (n, L, D), memory (n, G) and mask (n, L), the fields of a `GatedItems`."""
     fields = [Operand(f"{side}_{name}", "Tensor", True) for name in ("keys", "values", "memory")]
     return (*fields, Operand(f"{side}_mask", "Tensor"))
 
@@ -52,7 +74,9 @@ NAME = "gated_attention_triton"  # of the operation
 KERNELS: dict[str, Callable[..., Tensor]] = {"triton": define(NAME, OPERANDS, OPTIONS, scores_like, kernels=_triton)}
 
 
-def operands(images: Side, captions: Side, parameters: GatedAttention, pairing: Pairing) -> tuple[Tensor | None, ...]:
+def operands(
+    images: GatedItems, captions: GatedItems, parameters: GatedAttention, pairing: Pairing
+) -> tuple[Tensor | None, ...]:
     """What the operation takes, in its order."""
     sides = [(side.keys, side.values, side.memory, side.mask) for side in (images, captions)]
     steps = [(step.query_weight, step.query_bias) for step in (parameters.region_step, parameters.word_step)]

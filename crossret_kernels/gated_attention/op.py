@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.backends import select_backend
-from crossret_kernels.gated_attention.chunked import gated_attention_chunked
 from crossret_kernels.gated_attention.kernels import KERNELS
-from crossret_kernels.gated_attention.parameters import GatedAttention, check_parameters
+from crossret_kernels.gated_attention.options import GatedAttention, check_parameters
 from crossret_kernels.gated_attention.reference import gated_attention_reference
+from crossret_kernels.gated_attention.torch import gated_attention_chunked
 from crossret_kernels.inputs.call import Features, Lengths, as_call, check_traceable
 from crossret_kernels.inputs.operands import check_operand
 from crossret_kernels.inputs.options import check_number

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.cross_attention.attention import EPS
-from crossret_kernels.gated_attention.parameters import AttentionStep, GatedAttention
+from crossret_kernels.gated_attention.options import AttentionStep, GatedAttention
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.padded.arithmetic import safe_divide, safe_sqrt
 from crossret_kernels.padded.forms import pad_items

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from crossret_kernels.gated_attention.op import attend
-from crossret_kernels.gated_attention.parameters import GatedAttention
+from crossret_kernels.gated_attention.options import GatedAttention
 from crossret_kernels.inputs.call import Features, Lengths
 from crossret_kernels.inputs.tensors import Array
 

@@ -1,4 +1,4 @@
-"""How successive items of a side are cut up, into tiles, jobs, runs and parts of a bounded workspace."""
+"""Parts of a call: successive items of a side cut into groups, and copies of tables to the device."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ NOT_CAPTURED = (
     "no CUDA graph can be captured of a call that comes in several parts: it is cut up by its items' lengths on the "
     "host. Capture calls of fewer items"
 )
-ALIGNED = 128  # bytes: arrays that begin at other addresses would have kernels compiled for them
+ALIGNED = 128  # bytes: tensors at other addresses would need kernels of their own
 
 
 def cut(*limits: tuple[NDArray[np.int64] | Sequence[int], int], most_items: int | None = None) -> list[int]:
-    """Bounds of groups of successive whole items: of as much and as many as the limits allow, one at least.
+    """Bounds of groups of successive whole items: as many items as the limits allow, at least one.
 
     Args:
-        limits: pairs of where every item begins in something, and where the last ends, (items + 1,); and the most of it
-            that a group has.
-        most_items: of a group.
+        limits: pairs of the items' bounds (items + 1,) in some unit, and the maximum of it in a group.
+        most_items: maximal items of a group.
     """
     count = len(limits[0][0]) - 1
     items = np.arange(count)
@@ -43,17 +42,17 @@ def cut(*limits: tuple[NDArray[np.int64] | Sequence[int], int], most_items: int 
 
 
 def most_of_parts(rows: tuple[int, int], longest_query: int, most_rows: int, most_cells: int) -> tuple[int, int]:
-    """Rows of contexts and of queries that a part has at most, of so many of either side.
+    """Maximal rows of contexts and of queries of a part, of so many rows of either side.
 
-    Their similarities are of `most_cells`, or of one item by one: all queries where that leaves room for contexts, else
-    about as many of one as of the other. No item is parted.
+    Their similarities take `most_cells`, or an item's by an item's: all queries where that leaves room for contexts,
+    else about as many rows of either. No item is split.
     """
     queries = max(1, min(rows[1], most_rows, max(most_cells // max(rows[0], 1), isqrt(most_cells))))
     return max(1, min(most_rows, most_cells // max(queries, longest_query))), queries
 
 
-class PartOfPairs(NamedTuple):
-    """Pairs of successive images and captions: where these begin and end."""
+class PairPart(NamedTuple):
+    """Pairs of successive images and captions: bounds of both."""
 
     images: tuple[int, int]
     captions: tuple[int, int]
@@ -63,27 +62,29 @@ class PartOfPairs(NamedTuple):
         return self.images[1] - self.images[0], self.captions[1] - self.captions[0]
 
 
-def parts_of_pairs(n_images: int, n_captions: int, most: int) -> Iterator[PartOfPairs]:
-    """All pairs of at least one image and caption, in parts of at most so many pairs or of one, as even as may be."""
+def parts_of_pairs(n_images: int, n_captions: int, most: int) -> Iterator[PairPart]:
+    """All pairs of at least one image and caption, in parts of at most `most` pairs, at least one, of nearly equal
+    size.
+    """
     most = max(1, most)
     images = evenly(n_images, max(isqrt(most), most // n_captions))
     captions = evenly(n_captions, most // max(last - first for first, last in images))
-    return map(PartOfPairs._make, product(images, captions))
+    return map(PairPart._make, product(images, captions))
 
 
 def evenly(count: int, most: int) -> list[tuple[int, int]]:
-    """Where parts of at most so many items begin and end, none of which has two more than another."""
+    """Bounds of parts of at most `most` items whose sizes differ by at most one."""
     parts = -(-count // max(1, min(most, count)))
     return [(count * part // parts, count * (part + 1) // parts) for part in range(parts)]
 
 
 def capturing(device: torch.device) -> bool:
-    """Whether a CUDA graph is captured there."""
+    """True while a CUDA graph is captured on the device."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def brought(device: torch.device, *arrays: NDArray[Any]) -> list[Tensor]:
-    """Arrays of any types on the device, by one copy from pinned memory, which the host does not wait for."""
+    """Arrays of any dtypes on the device, by one copy from pinned memory that the host does not wait for."""
     sizes = [size for array in arrays for size in (array.nbytes, -array.nbytes % ALIGNED)]
     joined = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=device.type != "cpu")
     bytes_of, start = joined.numpy(), 0
@@ -96,9 +97,9 @@ def brought(device: torch.device, *arrays: NDArray[Any]) -> list[Tensor]:
 
 
 def on_device(device: torch.device, *tables: NDArray[Any]) -> list[Tensor]:
-    """The tables as int32: every batch of a training has new lengths.
+    """Tables as int32 tensors on the device.
 
-    Raises RuntimeError while a CUDA graph is captured, which would copy them again from memory that is others' by then.
+    Raises RuntimeError while a CUDA graph is captured: its replays would copy from memory that has been freed.
     """
     if capturing(device):
         raise RuntimeError(NOT_CAPTURED)

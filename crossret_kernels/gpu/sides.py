@@ -1,6 +1,4 @@
-"""One side of a call as the host code of GPU backends knows it: where its rows lie, its lengths on the host; and what
-features are multiplied in.
-"""
+"""One side of a call as the host code of GPU backends sees it: layout on the device, lengths on the host."""
 
 from __future__ import annotations
 
@@ -17,9 +15,9 @@ from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.gpu.planning import NOT_CAPTURED, brought, capturing
 from crossret_kernels.inputs.tensors import together_on_host
 
-MOST_ROWS = 2**31 - 2**16  # tables of rows are int32; blocks of them may reach beyond the last
+MOST_ROWS = 2**31 - 2**16  # tables of rows are int32; blocks of rows may reach beyond the last
 
-SIMULATED_SHARED_MEMORY = 227 * 2**10  # where tests run kernels on the CPU: an H200's, or what they choose
+SIMULATED_SHARED_MEMORY = 227 * 2**10  # where tests run kernels on the CPU; an H200's
 
 Ints = NDArray[np.int32]
 
@@ -34,14 +32,14 @@ def _shared_memory_of(device: torch.device) -> int:
     return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0))
 
 
-class Rows(NamedTuple):
-    """Where a side's rows lie.
+class RowLayout(NamedTuple):
+    """Layout of a side's rows.
 
     Attributes:
-        item_stride, row_stride: elements between items, 0 where packed, and between rows.
-        unit: elements of 16 bytes where every row begins at a multiple of them, so that they are read at once; else 1.
-        aligned: whether they begin at a multiple of 16 bytes.
-        far: whether hidden strides take more than 32 bits.
+        item_stride, row_stride: elements between items (0 where packed) and between rows.
+        unit: elements of 16 bytes where every row begins at a multiple of them, and loads are that wide; else 1.
+        aligned: True where the features begin at a multiple of 16 bytes.
+        far: True where encoded strides take more than 32 bits.
     """
 
     item_stride: int
@@ -51,8 +49,8 @@ class Rows(NamedTuple):
     far: bool
 
     @classmethod
-    def of(cls, strides: tuple[int, ...], offset: int, element_size: int) -> Rows:
-        """Of features that begin so many bytes from a multiple of 16."""
+    def of(cls, strides: tuple[int, ...], offset: int, element_size: int) -> RowLayout:
+        """`offset`: bytes of the features' address beyond a multiple of 16."""
         item, row = (0, strides[0]) if len(strides) == 2 else strides[:2]
         step, far = 16 // element_size, max(item, row) >= 2**30 - 2
         apart = offset or far or item % step or row % step
@@ -60,18 +58,18 @@ class Rows(NamedTuple):
 
 
 class Side(NamedTuple):
-    """One side of a call, as host code knows it and as kernels of both GPU backends read it.
+    """One side of a call.
 
     Attributes:
-        features: as the caller has them, rows contiguous: padded (n, L, D) or packed (rows, D).
-        extents: on the device, int64: of packed items offsets (n + 1,), of padded ones lengths (n,); None where all
-            have L rows.
-        places: (n, L) int64, where in its item a row lies of those that a mask keeps, in order; None without a mask.
-        counts: (n,) int64, the items' lengths on the host, checked; None while a CUDA graph is captured, where nothing
-            can be looked at: kernels hold lengths within the item's places.
-        slots: rows that an item has at most, as far as known: L, or the longest packed one's.
-        width: what kernels are compiled for in its place: L, or the power of two from the longest packed one on, the
-            same for most batches of a training.
+        features: of the caller, rows contiguous: padded (n, L, D) or packed (rows, D).
+        extents: int64 on the device: offsets (n + 1,) of packed items, lengths (n,) of padded ones; None where all have
+            L rows.
+        places: (n, L) int64, rows of an item that its mask keeps, in order, ahead of all others; None without a mask.
+        counts: (n,) int64, checked lengths on the host; None while a CUDA graph is captured, where kernels clamp
+            lengths.
+        slots: maximal rows of an item that the host knows: L, or the longest packed item's.
+        width: rows that kernels are compiled for: L, or the power of two from the longest packed item on, which most
+            batches of a training share.
     """
 
     features: Tensor
@@ -93,14 +91,13 @@ class Side(NamedTuple):
         return self.features.size(0)
 
     @property
-    def rows(self) -> Rows:
-        """How rows lie."""
-        return Rows.of(self.features.stride(), self.features.data_ptr() % 16, self.features.element_size())
+    def row_layout(self) -> RowLayout:
+        return RowLayout.of(self.features.stride(), self.features.data_ptr() % 16, self.features.element_size())
 
     def known_counts(self) -> NDArray[np.int64]:
-        """The items' lengths, where a call has to know them.
+        """Lengths of the items.
 
-        Raises RuntimeError where they cannot be looked at: while a CUDA graph is captured.
+        Raises RuntimeError while a CUDA graph is captured, where they cannot be read.
         """
         if self.counts is not None:
             return self.counts
@@ -110,18 +107,18 @@ class Side(NamedTuple):
 
 
 def both_sides(arguments: Sequence[Any], may_be_empty: bool, read: bool = True) -> tuple[Side, Side]:
-    """Images and captions from what operations take: features, offsets, lengths and mask of either.
+    """Images and captions from an operation's features, offsets, lengths and masks.
 
-    What tells lengths on a device is waited for, once for both sides, and checked: inside torch.compile nothing else
-    looks at it. What is on the host is copied to the device if kernels are to `read` it.
+    Lengths on a device are copied to the host, both sides' at once, and checked: inside torch.compile nothing else
+    checks them. Lengths on the host are copied to the device where kernels `read` them.
 
     Raises:
-        ValueError: an item is empty that must not be, or has rows that are not there.
+        ValueError: an item is empty that must not be, or a length is out of range.
         RuntimeError: a CUDA graph is captured, and lengths are on the host.
         UnsupportedByBackend: more rows than kernels count.
     """
     regions, words = arguments[0], arguments[4]
-    of_regions, of_words = _told(*arguments[1:4]), _told(*arguments[5:8])
+    of_regions, of_words = _lengths_tensor(*arguments[1:4]), _lengths_tensor(*arguments[5:8])
     first, second = of_regions, of_words
     if capturing(regions.device):
         first, second = None, None
@@ -132,22 +129,24 @@ def both_sides(arguments: Sequence[Any], may_be_empty: bool, read: bool = True) 
     return _side(regions, of_regions, first, may_be_empty), _side(words, of_words, second, may_be_empty)
 
 
-def _told(offsets: Tensor | None, lengths: Tensor | None, mask: Tensor | None) -> Tensor | None:
-    """What there is of these."""
+def _lengths_tensor(offsets: Tensor | None, lengths: Tensor | None, mask: Tensor | None) -> Tensor | None:
+    """The one of them that is given, or None."""
     return offsets if offsets is not None else lengths if lengths is not None else mask
 
 
-def beside(device: torch.device, *told: Tensor | None) -> list[Tensor | None]:
-    """Offsets, lengths and masks on the device: those on the host by one copy, as each pageable one holds it up."""
-    far = [x.numpy() for x in told if x is not None and x.is_cpu]
+def beside(device: torch.device, *tensors: Tensor | None) -> list[Tensor | None]:
+    """Offsets, lengths and masks on the device: those on the host by one copy, as a pageable one each would block the
+    host.
+    """
+    far = [x.numpy() for x in tensors if x is not None and x.is_cpu]
     if device.type == "cpu" or not far:
-        return [*told]
+        return [*tensors]
     there = iter(brought(device, *far))
-    return [next(there) if x is not None and x.is_cpu else x for x in told]
+    return [next(there) if x is not None and x.is_cpu else x for x in tensors]
 
 
 def _side(features: Tensor, own: Tensor | None, seen: Tensor | None, may_be_empty: bool) -> Side:
-    """One of them: `own` are its offsets, lengths or mask, `seen` the same on the CPU, unless a graph is captured."""
+    """A side from its offsets, lengths or mask (`own`), and these on the CPU (`seen`), unless a graph is captured."""
     features = features if features.stride(-1) == 1 else features.contiguous()
     packed, masked = features.dim() == 2, own is not None and own.dtype is torch.bool
     most, places, counts = features.size(-2), None, None
@@ -187,12 +186,12 @@ def _check(counts: NDArray[Any], most: int, may_be_empty: bool) -> None:
 
 
 def power_from(count: int) -> int:
-    """The least power of two that is not below it."""
+    """The least power of two from `count` on."""
     return 1 << max(count - 1, 0).bit_length()
 
 
 def precisions(dtype: torch.dtype, reduced: bool) -> tuple[str, str]:
-    """Of products of features, float32 ones `reduced` or not, and of the products that come after them."""
+    """Precision of products of features, `reduced` for float32 ones or not, and of all later products."""
     if dtype != torch.float32:
         return "tf32", "tf32"
     return ("tf32", "tf32") if reduced else ("ieee", "tf32x3")

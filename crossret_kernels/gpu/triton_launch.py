@@ -1,4 +1,4 @@
-"""Launching Triton kernels at little cost to the host: what was compiled is kept by what it was compiled for."""
+"""Launches of Triton kernels at little cost to the host: compiled kernels are kept by all that tells them apart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triton.runtime import JITFunction, driver
 
 from crossret_kernels.backends import INTERPRETED
 
-NEWEST_TRIED = (3, 9)  # of Triton's versions, whose insides `start` knows: these, and what a compiled kernel has
+NEWEST_TRIED = (3, 9)  # newest version of Triton that was tried; INSIDES are names that `start` needs of it
 INSIDES = (
     "knobs.runtime.launch_enter_hook.calls", "knobs.runtime.launch_exit_hook.calls", "runtime.JITFunction.warmup",
     "compiler.CompiledKernel.run",
@@ -25,12 +25,12 @@ OF_COMPILED = ("function", "packed_metadata")
 
 Launched = Callable[..., None]
 
-_compiled: dict[Hashable, Launched] = {}  # by what tells compiled kernels apart
-_known: dict[Hashable, Launched] = {}  # the same by what launches are given, so that they look up once
+_compiled: dict[Hashable, Launched] = {}  # compiled kernels, by constants they read
+_known: dict[Hashable, Launched] = {}  # the same by all constants of a launch, for one look-up
 
 
 def why_by_triton(version: str) -> str | None:
-    """Why Triton itself launches kernels, at several times the cost to the host; None where `start` does."""
+    """Reason to launch by Triton's own, slower way; None where `start` fits this version."""
     if tuple(map(int, re.findall(r"\d+", version)[:2])) > NEWEST_TRIED:
         return f"{version} is newer than {'.'.join(map(str, NEWEST_TRIED))}, the newest that was tried"
     of_compiled = triton.compiler.CompiledKernel.__init__.__code__.co_names
@@ -47,7 +47,7 @@ WHY_BY_TRITON = why_by_triton(triton.__version__)
 
 
 def n_compiled() -> int:
-    """How many kernels this process has compiled, or found in Triton's cache on disk."""
+    """Number of kernels that this process has compiled or loaded from Triton's cache on disk."""
     return len(_compiled)
 
 
@@ -57,24 +57,23 @@ def launch(
 ) -> None:  # fmt: skip
     """Launches a kernel on the current stream.
 
-    Triton would look at every argument at every launch, for ten times as long. So what tells compiled kernels apart is
-    named: all else, sizes that change from call to call above all, is among a kernel's `do_not_specialize`.
+    Triton inspects every argument at every launch, which takes ten times as long. Here the caller names all that
+    compiled kernels depend on; sizes that change from call to call are among a kernel's `do_not_specialize`.
 
     Args:
-        kernel: what Triton compiles; KIND is the last of its parameters.
-        grid: of programs. Of none the kernel is compiled alone: for other batches of the shapes, which want it.
-        arguments: the others; tensors are not empty, and begin at multiples of 16 bytes where the kernel's parameters
-            do not except them.
-        kind: a named tuple of compile-time constants. KIND are those that the kernel reads: calls that differ in others
-            share what is compiled.
-        key: what a compiled kernel depends on besides: the device and the tensors' dtypes.
-        warps, registers: of a program, and that a thread may have; they go with kernel and kind.
+        kernel: Triton's; KIND is its last parameter.
+        grid: programs; with 0 the kernel is only compiled, as later batches of these shapes need it.
+        arguments: all but KIND; tensors are not empty, and begin at multiples of 16 bytes unless the kernel excepts
+            them.
+        kind: named tuple of compile-time constants; calls that differ in constants a kernel does not read share it.
+        key: everything else that compiled kernels depend on: device and dtypes.
+        warps, registers: of a program, and maximal of a thread; they follow from kernel and kind.
     """
     if INTERPRETED:
         if grid[0]:
             kernel[grid](*arguments, KIND=kind)
         return
-    own = kernel.fn, kind, key, warps  # a kernel's own hash is that of its source
+    own = kernel.fn, kind, key, warps  # hash(kernel) would hash its source
     found = _known.get(own)
     if found is None:
         narrow = narrowed(kernel, kind)
@@ -87,7 +86,7 @@ def launch(
 
 
 def narrowed(kernel: Any, kind: Any) -> Any:
-    """Of a named tuple of compile-time constants those that the kernel reads."""
+    """The fields of a named tuple of constants that the kernel reads."""
     read = constants_of(kernel.fn)
     fields = tuple(name for name in kind._fields if name in read)
     return _tuple_of(type(kind).__name__, fields)(*(getattr(kind, name) for name in fields))
@@ -95,7 +94,7 @@ def narrowed(kernel: Any, kind: Any) -> Any:
 
 @cache
 def constants_of(function: Callable[..., Any]) -> frozenset[str]:
-    """Names of the constants that a kernel's function reads of its KIND, in functions that it calls, too."""
+    """Names of the KIND fields that a kernel's function reads, functions that it calls included."""
     found = set[str]()
     for node in ast.walk(ast.parse(inspect.getsource(function))):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "KIND":
@@ -113,10 +112,10 @@ def _tuple_of(name: str, fields: tuple[str, ...]) -> Any:
 def compiled(
     kernel: Any, grid: tuple[int, int, int], arguments: tuple[Any, ...], kind: Any, warps: int, registers: int | None
 ) -> Launched:
-    """What launches the kernel on a grid, compiled for arguments like these and for the current device.
+    """Launcher of a kernel compiled for such arguments and the current device; it ignores the KIND behind its
+    arguments.
 
-    Where Triton launches, it compiles at the first launch. What launches takes a KIND behind the other arguments, and
-    does not look at it. Multiplications and additions are fused, which versions of Triton disagree on by default.
+    Triton's own way compiles at the first launch. Multiply-adds are fused: versions of Triton differ in their default.
     """
     options = {"KIND": kind, "num_warps": warps, "maxnreg": registers, "enable_fp_fusion": True}
     if WHY_BY_TRITON is not None:
@@ -125,29 +124,29 @@ def compiled(
 
 
 def start(found: Any, grid: tuple[int, int, int], *arguments: Any) -> None:
-    """Launches a compiled kernel as Triton itself does, without what only profilers look at."""
+    """Launches a compiled kernel as Triton does, without the work that only profilers need."""
     hooks = triton.knobs.runtime
     if hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls:
         found[grid](*arguments)
         return
-    active, run = driver.active, found.run  # which loads the kernel: ahead of its function
+    active, run = driver.active, found.run  # `run` loads the kernel, and comes ahead of its function
     stream = active.get_current_stream(active.get_current_device())
     run(*grid, stream, found.function, found.packed_metadata, None, None, None, *arguments)
 
 
 def start_by_triton(kernel: Any, options: dict[str, Any], grid: tuple[int, int, int], *arguments: Any) -> None:
-    """Launches a kernel the public way."""
+    """Launches a kernel through Triton's public interface."""
     kernel[grid](*arguments[:-1], **options)
 
 
-def hidden(value: int) -> int:
-    """A size as named tuples hand it to kernels; `triton_tiles.shown` has its value. Below 2³⁰ − 2 it takes 32 bits.
+def encoded(value: int) -> int:
+    """A size as an odd number from 3 on, which `triton_tiles.decoded` reverts; 32 bits hold sizes below 2³⁰ − 2.
 
-    Triton compiles a kernel anew where an integer is 1 or a multiple of 16: in tuples even where it is told not to.
+    Triton compiles a kernel anew where an integer is 1 or a multiple of 16, in tuples even for `do_not_specialize`.
     """
     return 2 * value + 3
 
 
-def all_hidden(sizes: Any) -> Any:
-    """A named tuple with its sizes, and those of tuples in it, hidden."""
-    return sizes._make([all_hidden(x) if isinstance(x, tuple) else 2 * x + 3 for x in sizes])
+def encoded_sizes(sizes: Any) -> Any:
+    """A named tuple of sizes, nested ones included, encoded."""
+    return sizes._make([encoded_sizes(x) if isinstance(x, tuple) else 2 * x + 3 for x in sizes])

@@ -1,7 +1,7 @@
-"""What Triton kernels of several operations share: products of rows, products with 0/1 matrices, safe quotients.
+"""Functions of several operations' Triton kernels: products of rows, products with 0/1 matrices, safe quotients.
 
-Sums over an item's rows are products with the 0/1 matrix that tells which row is whose, so that items of any lengths
-share a tile and none is padded. What is summed so must be finite: 0 × NaN would reach the tile's other items.
+Sums over an item's rows are products with a 0/1 membership matrix, so that items of any lengths share a tile without
+padding. Summands are finite: 0 × NaN would reach the tile's other items.
 """
 
 import triton
@@ -13,7 +13,7 @@ def product(
     left, left_offsets, right, right_offsets, D,
     M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """(M, N) of rows of two sides, summed in float32; EVEN says that K divides D."""
+    """(M, N) products of rows of two sides, summed in float32; EVEN: K divides D."""
     k = tl.arange(0, K)
     left_cells = left + left_offsets[:, None] + k[None, :]
     right_cells = right + right_offsets[:, None] + k[None, :]
@@ -31,7 +31,7 @@ def product(
 
 @triton.jit
 def head_and_rest(x):
-    """x as the sum of two numbers of 11 and 11 bits, each of which TF32 holds."""
+    """x as a sum of two numbers of 11 bits each, which TF32 holds."""
     bits = x.to(tl.int32, bitcast=True)
     head = ((bits + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
     return head, x - head
@@ -39,7 +39,7 @@ def head_and_rest(x):
 
 @triton.jit
 def share_left(members, x, PRECISION: tl.constexpr):
-    """The product of a 0/1 matrix, which TF32 holds, and x: two products where a float32's digits are to be kept."""
+    """Product of a 0/1 matrix, exact in TF32, with x: two products where all digits of float32 x are kept."""
     if PRECISION == "tf32x3":
         head, rest = head_and_rest(x)
         sums = tl.dot(members, head, input_precision="tf32")
@@ -48,18 +48,18 @@ def share_left(members, x, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def shown(size):
-    """The value of a size that `triton_launch.hidden` hides."""
+def decoded(size):
+    """A size that `triton_launch.encoded` encoded."""
     return (size - 3) >> 1
 
 
 @triton.jit
 def bounded(x, MOST: tl.constexpr):
-    """x held within ±MOST; NaN becomes 0. What a maximum with NaN is differs between versions of Triton."""
+    """x clamped to ±MOST, and 0 for NaN: versions of Triton differ on maxima with NaN."""
     return tl.where(x == x, tl.minimum(tl.maximum(x, -MOST), MOST), 0.0)
 
 
 @triton.jit
 def inverse(x):
-    """1 / x, and 0 where x is 0."""
+    """1 / x, and 0 for 0."""
     return tl.where(x != 0, 1.0 / tl.where(x != 0, x, 1.0), 0.0)

@@ -24,7 +24,7 @@ class Attention:
     TILE = 128  # rows of queries that a program attends with, at most
     BLOCK = 64  # contexts that it attends to at a time
     MOST_ITEMS = 64  # of queries in a tile: shorter ones than two rows leave it part empty
-    CONTEXTS_ABREAST = 8  # items of contexts that a program attends to, at most
+    CONTEXTS_PER_PROGRAM = 8  # items of contexts that a program attends to, at most
     PROGRAMS = 1024  # wanted of a launch, ahead of longer programs
 
     STEP = 64  # rows are packed to a multiple of it, so that products take no masks
@@ -112,7 +112,7 @@ class SumMax:
     RUNS = 16  # that are added up at a time
 
 
-class GatedAttention:
+class GatedTuning:
     """SMAN's pairwise step."""
 
     ROWS = 64  # of an item at a time: items of more have their hidden units made again for every further block
@@ -131,7 +131,7 @@ class GatedAttention:
         return 8 if pairs > 64 else 4
 
 
-class HeterogeneousAttention:
+class HeterogeneousTuning:
     """HAN's first layer and its matching, between PyTorch's products."""
 
     ROWS = 32  # of a tile of logits or of similarities, of either side
@@ -140,17 +140,13 @@ class HeterogeneousAttention:
     WORKSPACE_BYTES = 512 * 2**20  # a part takes the host ten launches, forward, and forty operations, backward
 
 
-class TripletLoss:
-    """The triplet loss."""
+class ScoreLoss:
+    """Losses over a score matrix: triplet, InfoNCE and sigmoid."""
 
     ROWS, COLUMNS = 32, 64  # of a tile of scores
-    PROGRAMS = 512  # at most, each with statistics of its own of every column
-    PARTS, POSITIVES = 32, 64  # of a tile that brings programs' statistics together
-    SUMMED = 256  # positives whose losses the program that makes them sums up, at most: one program's work
-
-
-class ContrastiveLoss(TripletLoss):
-    """InfoNCE and the sigmoid loss: the same numbers."""
+    PROGRAMS = 512  # at most, each with its statistics of every column
+    PARTS, POSITIVES = 32, 64  # of a tile that merges the programs' statistics
+    SUMMED = 256  # most positives whose losses one program both makes and sums up
 
 
 class CudaAttention:

@@ -10,10 +10,9 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from crossret_kernels.backends import select_backend
-from crossret_kernels.cross_attention.chunked import scan_attention_chunked
 from crossret_kernels.cross_attention.op import score_call
-from crossret_kernels.heterogeneous_attention.chunked import heterogeneous_attention_chunked
-from crossret_kernels.heterogeneous_attention.fused import KERNELS
+from crossret_kernels.cross_attention.torch import scan_attention_chunked
+from crossret_kernels.heterogeneous_attention.kernels import KERNELS
 from crossret_kernels.heterogeneous_attention.matching import first_valid
 from crossret_kernels.heterogeneous_attention.options import (
     HeterogeneousFields,
@@ -22,6 +21,7 @@ from crossret_kernels.heterogeneous_attention.options import (
     check_layers,
 )
 from crossret_kernels.heterogeneous_attention.reference import heterogeneous_attention_reference
+from crossret_kernels.heterogeneous_attention.torch import heterogeneous_attention_chunked
 from crossret_kernels.inputs.call import Call, Features, Lengths, as_call, check_traceable
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.ragged import Ragged

@@ -15,10 +15,9 @@ from crossret_kernels.inputs.call import Call
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.maxsim.op import score_call
 from crossret_kernels.maxsim.options import MaxSimOptions
-from crossret_kernels.padded.arithmetic import safe_normalize
+from crossret_kernels.padded.arithmetic import pooled_shares, safe_normalize
 from crossret_kernels.padded.chunked import WORKSPACE_BYTES
 from crossret_kernels.padded.forms import gather_items
-from crossret_kernels.padded.shares import pooled_shares
 from crossret_kernels.topk.candidates import pair_runs
 
 

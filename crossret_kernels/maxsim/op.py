@@ -8,9 +8,9 @@ from typing_extensions import Unpack
 from crossret_kernels.inputs.call import Call, Features, Lengths, as_call
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.tensors import Array
-from crossret_kernels.maxsim.chunked import maxsim_argmax_chunked, maxsim_scores_chunked
 from crossret_kernels.maxsim.options import MaxSimFields, MaxSimOptions
 from crossret_kernels.maxsim.reference import maxsim_argmax_reference, maxsim_scores_reference
+from crossret_kernels.maxsim.torch import maxsim_argmax_chunked, maxsim_scores_chunked
 from crossret_kernels.operations import Kernels, define
 from crossret_kernels.two_sides import (
     LISTED_SIDES,

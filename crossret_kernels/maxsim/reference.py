@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.maxsim.maxima import argmaxima, pooled_maxima
 from crossret_kernels.maxsim.options import MaxSimOptions
+from crossret_kernels.maxsim.torch import argmaxima, pooled_maxima
 from crossret_kernels.padded.arithmetic import safe_normalize
 from crossret_kernels.padded.forms import pad_items
 

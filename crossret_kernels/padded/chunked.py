@@ -37,15 +37,15 @@ class Block:
     region_owner: str
     word_owner: str
 
-    def as_attention(self, direction: str) -> Attention:
+    def as_attention(self, direction: str) -> AttentionBlock:
         """The block seen from the attending side: words over regions (t2i) or regions over words (i2t)."""
         region_mask = self._lift(self.region_mask, self.region_owner)
         word_mask = self._lift(self.word_mask, self.word_owner)
         if direction == "t2i":
             queries, owner = self._lift(self.words, self.word_owner), self.region_owner
-            return Attention(self.similarities, self.regions, queries, region_mask, word_mask, owner, self._lead)
+            return AttentionBlock(self.similarities, self.regions, queries, region_mask, word_mask, owner, self._lead)
         queries, owner = self._lift(self.regions, self.region_owner), self.word_owner
-        return Attention(self.similarities.mT, self.words, queries, word_mask, region_mask, owner, self._lead)
+        return AttentionBlock(self.similarities.mT, self.words, queries, word_mask, region_mask, owner, self._lead)
 
     @property
     def _lead(self) -> str:
@@ -60,7 +60,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionBlock:
     """Queries attending to contexts.
 
     Similarities (…, C, Q), contexts (items, C, D), queries (…, Q, D), masks (…, C) and (…, Q).
@@ -257,11 +257,11 @@ def recomputed(function: Callable[..., Result], *arguments: object, draws: bool 
 def _chunk_rows(side: Ragged, other: Ragged) -> int:
     """Padded rows of `side` in a chunk: both sides get the square root of the workspace, or what the other leaves."""
     cells = WORKSPACE_BYTES // (4 * _ARRAYS_PER_CELL)
-    longest = other.width if _alike(other) else int(other.extents.max())
+    longest = other.width if _split_by_width(other) else int(other.extents.max())
     return max(int(cells**0.5), cells // (longest * len(other)))
 
 
-def _alike(side: Ragged) -> bool:
+def _split_by_width(side: Ragged) -> bool:
     """Whether items are cut into chunks by the width alone: lengths may not be looked at while torch.compile traces."""
     return side.by_width or (side.offsets is None and not checkable())
 
@@ -281,7 +281,7 @@ def runs(lengths: Sequence[int], rows: int) -> list[list[int]]:
 
 def split(side: Ragged, rows: int) -> list[Ragged]:
     """Successive items whose padded form stays within `rows`, at the width of their longest; at least one at a time."""
-    if _alike(side):
+    if _split_by_width(side):
         return split_evenly(side, max(1, rows // side.width))
     groups = runs(side.extents.tolist(), rows)
     return split_items(side, [len(group) for group in groups], [max(group) for group in groups])

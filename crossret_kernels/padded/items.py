@@ -1,4 +1,4 @@
-"""Scores of pairs by what is made of each item once: in runs of items and blocks of pairs, both of bounded size."""
+"""Scores of pairs from tensors made once for each item, in runs of items and blocks of pairs of bounded size."""
 
 from __future__ import annotations
 
@@ -19,54 +19,54 @@ from crossret_kernels.padded.forms import gather_items
 from crossret_kernels.padded.pairing import Listing, Pairing, Rectangle
 from crossret_kernels.torch_internals import transformed
 
-FEW = 4  # one of so many pairs
-# What is made of items: a NamedTuple of tensors (n, …) with the method `part` (first, stop, width), of some of them.
-Made: TypeAlias = Any
+FEW = 4  # few pairs have a gradient: at most one of four
+# Tensors made of items: a NamedTuple of (n, …) with the method `part` (first, stop, width).
+ItemTensors: TypeAlias = Any
 
 
 class Limits(NamedTuple):
-    """How many padded rows of images and of captions there are at a time, and how many pairs of them."""
+    """Maximal padded rows of images and of captions in a run, and maximal pairs in a block."""
 
     rows: Sequence[int]
     pairs: int
 
 
-class Run(NamedTuple):
-    """Items (n,) int64 of a side that are held together, and how many rows each takes when padded."""
+class ItemRun(NamedTuple):
+    """Items (n,) int64 of a side that are held together, and the rows of each when padded."""
 
     indices: Tensor
     lengths: list[int]
 
-    def part(self, first: int, stop: int) -> Part:
-        return Part(first, stop, max(self.lengths[first:stop]))
+    def part(self, first: int, stop: int) -> RunPart:
+        return RunPart(first, stop, max(self.lengths[first:stop]))
 
 
-class Part(NamedTuple):
-    """Successive items of a run, at the width of their longest."""
+class RunPart(NamedTuple):
+    """Successive items of a run, padded to their longest."""
 
     first: int
     stop: int
     width: int
 
 
-class Block(NamedTuple):
-    """Pairs of two runs: by `pairing` of these parts; `where` their scores are in the whole result."""
+class PairBlock(NamedTuple):
+    """Pairs of parts of two runs, and the places of their scores in the whole result."""
 
-    images: Part
-    captions: Part
+    images: RunPart
+    captions: RunPart
     pairing: Pairing
     where: tuple[Tensor, Tensor] | Tensor
 
 
-ImageRun: TypeAlias = "tuple[Run, list[tuple[Run, list[Block]]]]"
+ImageRun: TypeAlias = "tuple[ItemRun, list[tuple[ItemRun, list[PairBlock]]]]"
 
 
 @dataclass(frozen=True)
-class Shared(ABC):
-    """Scores of all pairs, or of listed ones (P, 2), with what else is made of them.
+class SharedScores(ABC):
+    """Scores of all pairs, or of listed ones (P, 2), and further results.
 
-    Tensors are the values of images and of captions, `n_beside` tensors of items beside them, of either side in turn,
-    and the parameters, which have the dtype that all is computed in.
+    Tensors are the values of images and of captions, then `n_beside` tensors of items, of either side in turn, then the
+    parameters, in whose dtype everything is computed.
     """
 
     images: Ragged
@@ -76,40 +76,44 @@ class Shared(ABC):
 
     @abstractmethod
     def limits(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> Limits:
-        """Of runs and blocks."""
+        """Sizes of runs and blocks."""
 
     @abstractmethod
     def share(
         self, of_captions: bool, rows: Tensor, mask: Tensor, beside: Sequence[Tensor], parameters: Sequence[Tensor]
-    ) -> Made:
-        """What is made of items by themselves: of rows (n, L, D), zeros behind their ends, and the mask (n, L)."""
+    ) -> ItemTensors:
+        """Tensors of items alone, from padded rows (n, L, D) with zeros behind their ends and the mask (n, L)."""
 
     @abstractmethod
-    def score(self, images: Made, captions: Made, pairing: Pairing, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Scores of pairs of these, and what else there is."""
+    def score(
+        self, images: ItemTensors, captions: ItemTensors, pairing: Pairing, parameters: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """Scores of pairs, and further results."""
 
     def score_for_gradients(
-        self, images: Made, captions: Made, pairing: Pairing, parameters: Sequence[Tensor]
+        self, images: ItemTensors, captions: ItemTensors, pairing: Pairing, parameters: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
-        """The same where the graph alone is wanted: fused kernels leave the values out."""
+        """`score` for its graph alone: fused kernels compute no values."""
         return self.score(images, captions, pairing, parameters)
 
     @abstractmethod
     def at_once(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The same of all pairs, by operations that can be traced, transformed and differentiated twice."""
+        """Results of all pairs in one block, by operations that can be traced, transformed and differentiated twice."""
 
     def gradients(
         self, tensors: Sequence[Tensor], needed: Sequence[bool], gradients: Sequence[Tensor]
     ) -> list[Tensor | None]:
-        """Those of the tensors that need them, of the gradients of what is made."""
+        """Gradients of the tensors that need them, from those of the results."""
         return gradients_of(self, tensors, needed, gradients)
 
     def results(self, like: Tensor) -> list[Tensor]:
-        """Room for what is made."""
+        """Memory for the results."""
         return [like.new_empty(len(self.images), len(self.captions))]
 
-    def made(self, *others: Tensor) -> tuple[Tensor, ...]:
-        """Of what stands beside the values and of the parameters; blocks are made again in the backward pass."""
+    def compute(self, *others: Tensor) -> tuple[Tensor, ...]:
+        """Results from the tensors of items besides values, and the parameters; the backward pass computes blocks
+        again.
+        """
         if not checkable() or transformed():
             return self.at_once(others[: self.n_beside], others[self.n_beside :])
         values = self.images.values, self.captions.values
@@ -121,13 +125,13 @@ class Shared(ABC):
 
 
 class _Recomputed(torch.autograd.Function):
-    """Scores that keep nothing but their inputs; the gradients' blocks are made, and let go of, one by one.
+    """Scores that keep their inputs alone; the backward pass computes and frees one block after the other.
 
-    torch's own checkpoints, one in another, would keep what they make again until the whole pass is over.
+    Nested checkpoints of torch would keep recomputed tensors until the whole pass is over.
     """
 
     @staticmethod
-    def forward(ctx: Any, call: Shared, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, call: SharedScores, *tensors: Tensor) -> tuple[Tensor, ...]:
         device_type = tensors[0].device.type
         ctx.autocast = {"device_type": device_type, "enabled": autocasts(device_type)}
         if ctx.autocast["enabled"]:
@@ -141,11 +145,11 @@ class _Recomputed(torch.autograd.Function):
         tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[1:]
         images, captions = ctx.call.images.with_values(tensors[0]), ctx.call.captions.with_values(tensors[1])
         call = replace(ctx.call, images=images, captions=captions)
-        # Autocast is as the scores found it, and not as the backward pass does.
+        # Autocast of the forward pass, not of the backward pass.
         with torch.autocast(**ctx.autocast):
             if not torch.is_grad_enabled():
                 return None, *call.gradients(tensors, needed, gradients)
-            # Second derivatives are wanted: of the whole, differentiably.
+            # Second derivatives go through the whole call.
             wanted = [x for x, own in zip(tensors, needed, strict=True) if own]
             first = 2 + call.n_beside
             outputs = call.at_once(tensors[2:first], tensors[first:])
@@ -153,7 +157,7 @@ class _Recomputed(torch.autograd.Function):
             return None, *(next(made) if own else None for own in needed)
 
 
-def _scores(call: Shared, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def _scores(call: SharedScores, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     first = 2 + call.n_beside
     results = call.results(tensors[-1])
     with torch.no_grad():
@@ -164,7 +168,7 @@ def _scores(call: Shared, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def gradients_of(
-    call: Shared, tensors: Sequence[Tensor], needed: Sequence[bool], gradients: Sequence[Tensor]
+    call: SharedScores, tensors: Sequence[Tensor], needed: Sequence[bool], gradients: Sequence[Tensor]
 ) -> list[Tensor | None]:
     first, dtype = 2 + call.n_beside, tensors[-1].dtype
     leaves = [x.detach().requires_grad_(own) for x, own in zip(tensors, needed, strict=True)]
@@ -179,37 +183,39 @@ def gradients_of(
 
 
 def few_with_gradient(gradient: Tensor) -> Tensor | None:
-    """The pairs (P, 2) whose scores have one, where these are few: a hardest negative's loss has few."""
+    """Pairs (P, 2) whose scores have a gradient, where these are few, as under a hardest-negative loss; else None."""
     wanted = gradient.nonzero()
     return wanted if FEW * len(wanted) <= gradient.numel() else None
 
 
 def _places(where: tuple[Tensor, Tensor] | Tensor, values: Tensor) -> Any:
-    """Of scores (…), or of listed pairs' weights, whose rows are as wide as the longest item of a block."""
+    """Index of scores (…), or of listed pairs' weights, which are as wide as a block's longest item."""
     return where if isinstance(where, tuple) or values.dim() == 1 else (where, slice(values.size(1)))
 
 
 def _blocks(
-    call: Shared,
+    call: SharedScores,
     score: Callable[..., tuple[Tensor, ...]],
     tensors: Sequence[Tensor],
     parameters: Sequence[Tensor],
     totals: Sequence[Tensor | None],
 ) -> Iterator[tuple[tuple[Tensor, ...], tuple[Tensor, Tensor] | Tensor]]:
-    """What is made of each block, and where it goes; gradients that it gets by then are added to these totals."""
+    """Results of each block and their places; gradients of its tensors are added to `totals` after the block's backward
+    pass.
+    """
     limits = call.limits(tensors[2:], parameters)
     if call.pairs is None:
         image_runs = _all_blocks(call.images, call.captions, limits)
     else:
         image_runs = _listed_blocks(call.images, call.captions, call.pairs, limits)
-    captions: _Held | None = None  # stay for the next images, where they are all there are
+    captions: _RunItems | None = None  # stay for the next images where one run has all captions
     for image_run, caption_runs in image_runs:
-        images = _Held(call, False, image_run, tensors, parameters, totals)
+        images = _RunItems(call, False, image_run, tensors, parameters, totals)
         for caption_run, blocks in caption_runs:
             if captions is not None and captions.run is not caption_run:
                 captions.add_gradients()
                 captions = None
-            captions = captions or _Held(call, True, caption_run, tensors, parameters, totals)
+            captions = captions or _RunItems(call, True, caption_run, tensors, parameters, totals)
             for block in blocks:
                 parts = images.part(block.images), captions.part(block.captions)
                 yield score(*parts, block.pairing, parameters), block.where
@@ -218,12 +224,12 @@ def _blocks(
         captions.add_gradients()
 
 
-class _Held:
-    """A run's rows and what stands beside them, leaves of a graph of their own, with what is made of them."""
+class _RunItems:
+    """Rows of a run, leaves of a graph, and the tensors made of them."""
 
     def __init__(
-        self, call: Shared, of_captions: bool, run: Run, tensors: Sequence[Tensor], parameters: Sequence[Tensor],
-        totals: Sequence[Tensor | None],
+        self, call: SharedScores, of_captions: bool, run: ItemRun, tensors: Sequence[Tensor],
+        parameters: Sequence[Tensor], totals: Sequence[Tensor | None],
     ) -> None:  # fmt: skip
         self.side, self.run, self.totals = call.captions if of_captions else call.images, run, totals[of_captions::2]
         longest = max(run.lengths)
@@ -235,17 +241,17 @@ class _Held:
             for x, total in zip((rows[:, :longest], *beside), self.totals, strict=True)
         ]
         self.made = call.share(of_captions, self.leaves[0], self.mask, self.leaves[1:], parameters)
-        self.parts: dict[Part, tuple[Made, Made]] = {}
+        self.parts: dict[RunPart, tuple[ItemTensors, ItemTensors]] = {}
 
-    def part(self, part: Part) -> Made:
-        """What is made of some of the items, as leaves that gather gradients."""
+    def part(self, part: RunPart) -> ItemTensors:
+        """Tensors of some items, as leaves that gather gradients."""
         if part not in self.parts:
             own = self.made.part(*part)
             self.parts[part] = own, own._make(x.detach().requires_grad_(x.requires_grad) for x in own)
         return self.parts[part][1]
 
     def add_gradients(self) -> None:
-        """Takes those of all parts to the totals, and to the parameters."""
+        """Adds the gradients of all parts to the totals and the parameters."""
         parts = [both for part in self.parts.values() for both in zip(*part, strict=True) if both[0].requires_grad]
         if parts:
             torch.autograd.backward([x for x, _ in parts], [leaf.grad for _, leaf in parts])
@@ -268,7 +274,7 @@ class _Held:
 
 
 def _all_blocks(images: Ragged, captions: Ragged, limits: Limits) -> Iterator[ImageRun]:
-    """Rectangles that cover all pairs, of items by their lengths, so that little of a block is padding."""
+    """Rectangles of all pairs, items sorted by length, so that blocks hold little padding."""
     if not len(images) or not len(captions):
         return
     caption_runs = list(_by_length(captions, limits.rows[1]))
@@ -285,24 +291,24 @@ def _all_blocks(images: Ragged, captions: Ragged, limits: Limits) -> Iterator[Im
                 rows = image_run.indices[i : own.stop, None]
                 for j in range(0, n_captions, width):
                     other = caption_run.part(j, min(j + width, n_captions))
-                    blocks.append(Block(own, other, Rectangle(), (rows, caption_run.indices[j : other.stop])))
+                    blocks.append(PairBlock(own, other, Rectangle(), (rows, caption_run.indices[j : other.stop])))
             runs_of_captions.append((caption_run, blocks))
         yield image_run, runs_of_captions
 
 
-def _by_length(side: Ragged, rows: int) -> Iterator[Run]:
+def _by_length(side: Ragged, rows: int) -> Iterator[ItemRun]:
     lengths, order = side.extents.sort(stable=True)
     order = order.to(side.values.device)
     start = 0
     for run in runs(lengths.tolist(), rows):
-        yield Run(order[start : start + len(run)], run)
+        yield ItemRun(order[start : start + len(run)], run)
         start += len(run)
 
 
 def _listed_blocks(images: Ragged, captions: Ragged, pairs: Tensor, limits: Limits) -> Iterator[ImageRun]:
-    """Blocks of pairs (P, 2) that share items, so that few items are loaded more than once, and no other items."""
+    """Blocks of listed pairs (P, 2), grouped by items, so that few items are loaded twice and no others at all."""
     caption_runs = list(_grouped(captions, pairs[:, 1], limits.rows[1]))
-    only = caption_runs[0] if len(caption_runs) == 1 else None  # which then stays for all images
+    only = caption_runs[0] if len(caption_runs) == 1 else None  # one run of captions stays for all images
     if only is not None:
         in_run = torch.empty_like(only[1])
         in_run[only[2]] = only[1]
@@ -320,20 +326,17 @@ def _listed_blocks(images: Ragged, captions: Ragged, pairs: Tensor, limits: Limi
         yield image_run, runs_of_captions
 
 
-def _listed(image_run: Run, caption_run: Run, own: Tensor, other: Tensor, where: Tensor) -> Block:
-    """A block of pairs sorted by their images, of which it takes the first to the last, and of all loaded captions."""
+def _listed(image_run: ItemRun, caption_run: ItemRun, own: Tensor, other: Tensor, where: Tensor) -> PairBlock:
+    """A block of pairs sorted by image: images from the first to the last of them, and all captions of the run."""
     first, last = own[[0, -1]].tolist()
     captions = caption_run.part(0, len(caption_run.lengths))
     counts = torch.bincount(own - first).tolist()
     of_captions = torch.bincount(other, minlength=captions.stop).tolist()
-    return Block(image_run.part(first, last + 1), captions, Listing(own - first, other, counts, of_captions), where)
+    return PairBlock(image_run.part(first, last + 1), captions, Listing(own - first, other, counts, of_captions), where)
 
 
-def _grouped(side: Ragged, indices: Tensor, rows: int) -> Iterator[tuple[Run, Tensor, Tensor]]:
-    """Runs of the items that occur in `indices`, and of each the places of its items there.
-
-    Yields (items, indices into these (p,), places (p,)).
-    """
+def _grouped(side: Ragged, indices: Tensor, rows: int) -> Iterator[tuple[ItemRun, Tensor, Tensor]]:
+    """Runs of the items that occur in `indices`: (run, indices into its items (p,), their places (p,))."""
     extents = side.extents
     used, inverse = indices.unique(return_inverse=True)
     ordered, order = inverse.sort(stable=True)
@@ -341,5 +344,5 @@ def _grouped(side: Ragged, indices: Tensor, rows: int) -> Iterator[tuple[Run, Te
     for run in runs(extents[used.to(extents.device)].tolist(), rows):
         stop = start + len(run)
         first, last = torch.searchsorted(ordered, torch.tensor([start, stop], device=ordered.device)).tolist()
-        yield Run(used[start:stop], run), ordered[first:last] - start, order[first:last]
+        yield ItemRun(used[start:stop], run), ordered[first:last] - start, order[first:last]
         start = stop

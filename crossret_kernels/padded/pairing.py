@@ -1,4 +1,4 @@
-"""Which pairs of some images and captions are scored together, all or listed ones, seen from either side."""
+"""Pairs of some images and captions that are scored together, all or listed ones, seen from either side."""
 
 from __future__ import annotations
 

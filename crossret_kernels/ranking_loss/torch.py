@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from crossret_kernels.inputs.score_matrix import as_loss, in_float32, matches, reduced
+from crossret_kernels.inputs.options import checked
+from crossret_kernels.inputs.score_matrix import Ids, as_ids, as_loss, check_shape, in_float32, matches, reduced
 from crossret_kernels.ranking_loss.options import LossOptions
 
 
@@ -36,3 +37,36 @@ def pooled(scores: Tensor, match: Tensor, positives: Tensor, options: LossOption
     scale = hinges.detach().amax(1)
     ratios = hinges / scale.where(scale != 0, 1)[:, None]
     return torch.linalg.vector_norm(ratios, options.p, dim=1) * scale
+
+
+def triplet_row_loss(
+    scores: Tensor,
+    *,
+    margin: float = 0.2,
+    negatives: str = "hardest",
+    p: float = 8.0,
+    image_ids: Ids = None,
+    caption_ids: Ids = None,
+    positive_offset: int = 0,
+) -> Tensor:
+    """The loss of every row's positive among the negatives of its row: ``triplet_loss`` without the columns.
+
+    Of a matrix whose rows are spread over processes, the loss is the sum of this over all rows and, on the transpose,
+    over all columns: each process takes its rows, and the columns that others have sent it.
+
+    Args:
+        scores: (n_rows, n_columns) floating point; row i and column i + positive_offset match.
+        others: as in ``crossret_kernels.triplet_loss``.
+
+    Returns:
+        (n_rows,), in the scores' dtype, float32 for half precision. It is differentiable twice.
+
+    Raises:
+        ValueError, TypeError: as ``crossret_kernels.triplet_loss``.
+    """
+    options = checked(LossOptions, None, {"margin": margin, "negatives": negatives, "p": p, "reduction": "none"})
+    check_shape(scores, positive_offset)
+    images, captions = as_ids(image_ids, "image_ids", scores), as_ids(caption_ids, "caption_ids", scores)
+    exact = in_float32(scores)
+    match = matches(exact, images, captions, positive_offset)
+    return pooled(exact, match, exact.diagonal(positive_offset)[: len(exact)], options)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from crossret_kernels.gpu.tuning import ContrastiveLoss
+from crossret_kernels.gpu.tuning import ScoreLoss
 from tests.interpreted.programs import programs_share_nothing
 from tests.kernels.contrastive_loss.checks import Kernels, both_losses, check_close
 
@@ -31,7 +31,7 @@ def test_agrees_with_the_formulas(
 ) -> None:
     """In float16 by two programs that have two blocks of rows each; some pairs are left out."""
     if dtype == torch.float16:
-        monkeypatch.setattr(ContrastiveLoss, "PROGRAMS", 2)
+        monkeypatch.setattr(ScoreLoss, "PROGRAMS", 2)
     generator = torch.Generator().manual_seed(n_rows)
     scores = (torch.randn(n_rows, n_columns, generator=generator, dtype=torch.float64) * 16).round() / 16
     scores[::3, ::4] = -torch.inf

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from crossret_kernels import UnsupportedByBackend, gated_attention_scores
-from crossret_kernels.gpu.tuning import GatedAttention
+from crossret_kernels.gpu.tuning import GatedTuning
 from tests.every_two import every_two
 from tests.interpreted.programs import ORDERS, programs_share_nothing
 from tests.kernels.gated_attention.batches import GatedBatch, gated_batches, gated_parameters
@@ -24,9 +24,9 @@ from tests.kernels.tolerance import EPS, gradient_bounds, score_weights
 def sizes() -> Iterator[None]:
     """Small tiles, so that a few items take several of everything."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(GatedAttention, "ROWS", 16)
-        patch.setattr(GatedAttention, "COLUMNS", 16)
-        patch.setattr(GatedAttention, "tile", lambda *_: (16, 32, 16))
+        patch.setattr(GatedTuning, "ROWS", 16)
+        patch.setattr(GatedTuning, "COLUMNS", 16)
+        patch.setattr(GatedTuning, "tile", lambda *_: (16, 32, 16))
         yield
 
 
@@ -80,8 +80,8 @@ def test_programs_share_nothing(
 ) -> None:
     """By several tiles and blocks of everything; a number of pairs alone would not show who adds what to whom."""
     if many_parts:
-        monkeypatch.setattr(GatedAttention, "WORKSPACE_BYTES", 20_000)
-    assert GatedAttention.ROWS == 16
+        monkeypatch.setattr(GatedTuning, "WORKSPACE_BYTES", 20_000)
+    assert GatedTuning.ROWS == 16
     longest, dims = shape
     with programs_share_nothing():
         check(drawn(3, 18, longest, dims), torch.float32, "padded")

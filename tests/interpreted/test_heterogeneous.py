@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from torch import Tensor
 
 from crossret_kernels import UnsupportedByBackend, heterogeneous_scores
-from crossret_kernels.gpu.tuning import HeterogeneousAttention
+from crossret_kernels.gpu.tuning import HeterogeneousTuning
 from tests.every_two import every_two
 from tests.interpreted.programs import ORDERS, programs_share_nothing
 from tests.kernels.heterogeneous_attention.calls import Call, calls, make_layers, make_sides
@@ -26,8 +26,8 @@ POOLINGS = ("lse", "avg", "sum", "max")
 def sizes() -> Iterator[None]:
     """Small tiles, so that a few items take several of everything."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(HeterogeneousAttention, "ROWS", 16)
-        patch.setattr(HeterogeneousAttention, "CELLS", 16)
+        patch.setattr(HeterogeneousTuning, "ROWS", 16)
+        patch.setattr(HeterogeneousTuning, "CELLS", 16)
         yield
 
 
@@ -66,7 +66,7 @@ def drawn(rows: tuple[int, int], **options: Any) -> Call:
 def test_programs_share_nothing(many_parts: bool, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """By several tiles of rows, of keys and of both sides of the matching."""
     if many_parts:
-        monkeypatch.setattr(HeterogeneousAttention, "WORKSPACE_BYTES", 20_000)
+        monkeypatch.setattr(HeterogeneousTuning, "WORKSPACE_BYTES", 20_000)
     with programs_share_nothing():
         check(drawn((17, 3), **options), torch.float32, "triton")
 

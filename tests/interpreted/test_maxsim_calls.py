@@ -13,7 +13,7 @@ from torch import Tensor
 
 from crossret_kernels import maxsim_argmax, maxsim_scores
 from crossret_kernels.gpu.sides import Side
-from crossret_kernels.gpu.triton_launch import hidden
+from crossret_kernels.gpu.triton_launch import encoded
 from crossret_kernels.gpu.tuning import SumMax
 from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.maxsim.triton import call
@@ -126,7 +126,7 @@ def test_gradients_of_more_elements_than_32_bits_count() -> None:
     """2³¹ elements, all but 32 of which are never touched."""
     rows, dim = 2**27, 16
     out = torch.from_numpy(np.memmap("/dev/zero", np.float16, "c", shape=((rows + 2) * dim,)))
-    store_ones[(1, 1, 1)](Out(out), Later(hidden(0)), rows, KIND=Columns(False, dim, dim))
+    store_ones[(1, 1, 1)](Out(out), Later(encoded(0)), rows, KIND=Columns(False, dim, dim))
     assert torch.equal(out[rows * dim :], torch.ones(2 * dim, dtype=torch.float16))
 
 

@@ -45,7 +45,7 @@ class TestAgreement(Agreement):
         """Their even weights cancel these regions, as the word's do not; the long way takes long, and for nothing."""
         region = torch.randn(1, 1, 8, generator=torch.Generator().manual_seed(0))
         regions = torch.cat([region, -region], 1)
-        monkeypatch.setattr(pooling, "mend", None)
+        monkeypatch.setattr(pooling, "recompute_cancelled", None)
         assert scan_scores(regions, region, backend=kernels.backend).isfinite().all()
 
     @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from crossret_kernels.gpu.tuning import TripletLoss
+from crossret_kernels.gpu.tuning import ScoreLoss
 from tests.interpreted.programs import programs_share_nothing
 from tests.kernels.ranking_loss.checks import Kernels, check_gradients
 
@@ -37,8 +37,8 @@ def test_agrees_with_the_chain(
     Sums of more than 33 losses are then PyTorch's.
     """
     if dtype == torch.float16:
-        monkeypatch.setattr(TripletLoss, "PROGRAMS", 2)
-        monkeypatch.setattr(TripletLoss, "SUMMED", 33)
+        monkeypatch.setattr(ScoreLoss, "PROGRAMS", 2)
+        monkeypatch.setattr(ScoreLoss, "SUMMED", 33)
     generator = torch.Generator().manual_seed(n_rows)
     scores = (torch.randn(n_rows, n_columns, generator=generator) * 4).round() / 8
     scores = scores.T.contiguous().T if n_rows == 33 else scores

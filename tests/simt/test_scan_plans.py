@@ -36,14 +36,14 @@ def cut_up(**sizes: int) -> Iterator[list[int]]:
     """With workspaces of these sizes; in how many parts sides came that were cut up by lengths."""
     seen: list[int] = []
 
-    def cutting(call: plan.Call) -> Any:
+    def cutting(call: plan.CudaCall) -> Any:
         made = own(call)
         seen.extend(map(len, made))
         return made
 
-    own = plan.Call._cut_up
+    own = plan.CudaCall._cut_up
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan.Call, "_cut_up", cutting)
+        patch.setattr(plan.CudaCall, "_cut_up", cutting)
         for name, value in sizes.items():
             patch.setattr(CudaAttention, name, value)
         yield seen
@@ -163,14 +163,14 @@ def test_what_scores_hold_beside_themselves(
     """At most 256 MiB: packed parts of both sides, of 1,000 images and D = 1,024. Nothing is computed, nor written."""
     simulated.choose(idle=True)
     held: dict[int, int] = {}
-    pack = plan.Call.pack
+    pack = plan.CudaCall.pack
 
-    def packing(call: plan.Call, own: int, part: Any) -> Tensor:
+    def packing(call: plan.CudaCall, own: int, part: Any) -> Tensor:
         packed = pack(call, own, part)
         held[own] = max(held.get(own, 0), packed.nbytes)
         return packed
 
-    monkeypatch.setattr(plan.Call, "pack", packing)
+    monkeypatch.setattr(plan.CudaCall, "pack", packing)
     regions = torch.empty(1000, rows[0], 1024, dtype=dtype)
     words = torch.empty(n_captions, rows[1], 1024, dtype=dtype)
     scan_scores(regions, words, direction=direction, backend="cuda")

@@ -7,16 +7,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from crossret_kernels.contrastive_loss.triton.logits import (
-    COLUMNS,
-    LOWEST,
-    ROWS,
-    Call,
-    store_gradient,
-    tile_logits,
-    total,
-)
+from crossret_kernels.contrastive_loss.triton.logits import LOWEST, LogitKind, tile_logits, total
 from crossret_kernels.gpu.triton_launch import launch
+from crossret_kernels.gpu.triton_scores import COLUMNS, ROWS, ScoreMatrix, store_gradient
 
 
 @triton.jit
@@ -71,10 +64,10 @@ def loss(
     n_rows = scores.shape[0]
     losses = torch.empty(n_rows, dtype=torch.float32, device=scores.device)
     if n_rows:
-        call = Call.of(scores, image_ids, caption_ids, offset, False)
+        matrix = ScoreMatrix.of(scores, image_ids, caption_ids, offset)
         launch(
-            sigmoid_losses, (call.row_blocks, 1, 1), (call.scores, scale, bias, *call.ids, losses, *call.sizes),
-            call.kind, call.key, 8,
+            sigmoid_losses, (matrix.row_blocks, 1, 1), (matrix.scores, scale, bias, *matrix.ids, losses, *matrix.sizes),
+            LogitKind(*matrix.has_ids, False), matrix.key, 8,
         )  # fmt: skip
     if reduction == 2:
         return losses
@@ -116,13 +109,13 @@ def gradient(
     out = torch.empty(scores.shape, dtype=scores.dtype, device=scores.device)
     sums = torch.zeros((2, 1), dtype=torch.float32, device=scores.device)
     if n_rows:
-        call = Call.of(scores, image_ids, caption_ids, offset, False)
-        sums = sums.new_empty((2, call.tiles))
+        matrix = ScoreMatrix.of(scores, image_ids, caption_ids, offset)
+        sums = sums.new_empty((2, matrix.tiles))
         launch(
-            sigmoid_gradients, (call.tiles, 1, 1),
-            (grad_loss, call.scores, scale, bias, *call.ids, out, sums, *call.sizes,
+            sigmoid_gradients, (matrix.tiles, 1, 1),
+            (grad_loss, matrix.scores, scale, bias, *matrix.ids, out, sums, *matrix.sizes,
              grad_loss.stride(0) if reduction == 2 else 0, 1 / n_rows if reduction == 1 else 1.0),
-            call.kind, (call.key, grad_loss.dtype), warps=8,
+            LogitKind(*matrix.has_ids, False), (matrix.key, grad_loss.dtype), warps=8,
         )  # fmt: skip
     made = out if of_scores else out.new_empty(0)
     of_numbers = (sums[k].sum() if wanted else sums.new_empty(0) for k, wanted in enumerate((of_scale, of_bias)))

@@ -1,7 +1,7 @@
 """InfoNCE in Triton: one pass over the scores for statistics of rows and columns, one more for their gradient.
 
-Statistics of a row or column of logits z: the greatest m, Σ e^(z − m), of positives Σ (z − m) and
-their number, of all Σ (z − m) and their number, which are kept where targets are smoothed.
+Statistics of the logits z of a row or column, six numbers: the maximum m; Σ e^(z − m); over positives Σ (z − m) and
+their count; over all pairs Σ (z − m) and their count, which are stored where targets are smoothed.
 """
 
 from __future__ import annotations
@@ -12,24 +12,29 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.contrastive_loss.options import KEPT
-from crossret_kernels.contrastive_loss.triton.logits import (
-    COLUMNS,
-    LOWEST,
-    ROWS,
-    Call,
-    store_gradient,
-    tile_logits,
-    total,
-)
+from crossret_kernels.contrastive_loss.triton.logits import LOWEST, LogitKind, tile_logits, total
 from crossret_kernels.gpu.triton_launch import launch
-from crossret_kernels.gpu.tuning import ContrastiveLoss
-
-PARTS, POSITIVES = tl.constexpr(ContrastiveLoss.PARTS), tl.constexpr(ContrastiveLoss.POSITIVES)
+from crossret_kernels.gpu.triton_scores import (
+    COLUMNS,
+    PARTS,
+    POSITIVES,
+    ROWS,
+    ScoreMatrix,
+    store_gradient,
+)
 
 
 @triton.jit
-def reduced(m, powers, positives, n_positives, all, n_all, axis: tl.constexpr):
-    """Statistics brought together over an axis."""
+def no_statistics(N: tl.constexpr):
+    """Statistics of no logits, (N,)."""
+    zeros = tl.full((N,), 0, tl.float32)
+    return tl.full((N,), LOWEST, tl.float32), zeros, zeros, zeros, zeros, zeros
+
+
+@triton.jit
+def reduced(statistics, axis: tl.constexpr):
+    """Statistics merged along an axis."""
+    m, powers, positives, n_positives, pairs, n_pairs = statistics
     most = tl.max(m, axis)
     less = m - tl.expand_dims(most, axis)
     return (
@@ -37,14 +42,16 @@ def reduced(m, powers, positives, n_positives, all, n_all, axis: tl.constexpr):
         tl.sum(powers * tl.exp(less), axis),
         tl.sum(positives + n_positives * less, axis),
         tl.sum(n_positives, axis),
-        tl.sum(all + n_all * less, axis),
-        tl.sum(n_all, axis),
+        tl.sum(pairs + n_pairs * less, axis),
+        tl.sum(n_pairs, axis),
     )
 
 
 @triton.jit
-def merged(m, powers, positives, n_positives, all, n_all, m_2, powers_2, positives_2, n_positives_2, all_2, n_all_2):
-    """Statistics with those of later places."""
+def merged(first, second):
+    """Statistics of two parts of a row or column."""
+    m, powers, positives, n_positives, pairs, n_pairs = first
+    m_2, powers_2, positives_2, n_positives_2, pairs_2, n_pairs_2 = second
     most = tl.where(m_2 > m, m_2, m)
     less, less_2 = m - most, m_2 - most
     return (
@@ -52,8 +59,8 @@ def merged(m, powers, positives, n_positives, all, n_all, m_2, powers_2, positiv
         powers * tl.exp(less) + powers_2 * tl.exp(less_2),
         positives + n_positives * less + positives_2 + n_positives_2 * less_2,
         n_positives + n_positives_2,
-        all + n_all * less + all_2 + n_all_2 * less_2,
-        n_all + n_all_2,
+        pairs + n_pairs * less + pairs_2 + n_pairs_2 * less_2,
+        n_pairs + n_pairs_2,
     )
 
 
@@ -77,25 +84,20 @@ def of_logits(logits, positive, axis: tl.constexpr):
 
 @triton.jit
 def load_statistics(at, stride, mask, SMOOTHED: tl.constexpr):
-    """Kept ones, of nothing where masked."""
+    """Stored statistics; those of no logits where masked out."""
     m = tl.load(at, mask=mask, other=LOWEST)
     powers = tl.load(at + stride, mask=mask, other=0.0)
     positives = tl.load(at + 2 * stride, mask=mask, other=0.0)
     n_positives = tl.load(at + 3 * stride, mask=mask, other=0.0)
-    all = tl.load(at + 4 * stride, mask=mask, other=0.0) if SMOOTHED else m * 0.0
-    n_all = tl.load(at + 5 * stride, mask=mask, other=0.0) if SMOOTHED else m * 0.0
-    return m, powers, positives, n_positives, all, n_all
+    pairs = tl.load(at + 4 * stride, mask=mask, other=0.0) if SMOOTHED else m * 0.0
+    n_pairs = tl.load(at + 5 * stride, mask=mask, other=0.0) if SMOOTHED else m * 0.0
+    return m, powers, positives, n_positives, pairs, n_pairs
 
 
 @triton.jit
-def store_statistics(at, stride, mask, m, powers, positives, n_positives, all, n_all, SMOOTHED: tl.constexpr):
-    tl.store(at, m, mask=mask)
-    tl.store(at + stride, powers, mask=mask)
-    tl.store(at + 2 * stride, positives, mask=mask)
-    tl.store(at + 3 * stride, n_positives, mask=mask)
-    if SMOOTHED:
-        tl.store(at + 4 * stride, all, mask=mask)
-        tl.store(at + 5 * stride, n_all, mask=mask)
+def store_statistics(at, stride, mask, statistics, SMOOTHED: tl.constexpr):
+    for number in tl.static_range(6 if SMOOTHED else 4):
+        tl.store(at + number * stride, statistics[number], mask=mask)
 
 
 @triton.jit(
@@ -106,91 +108,63 @@ def logit_statistics(
     scores, scale, image_ids, caption_ids, parts, n_rows, n_columns, stride, offset, programs, per_program,
     KIND: tl.constexpr,
 ):  # fmt: skip
-    """A program's blocks of rows, all columns of them: statistics of the rows, and what they add to every column."""
+    """Statistics of a program's blocks of rows over all columns, and its part of those of every column."""
     SMOOTHED: tl.constexpr = KIND.SMOOTHED
     first = tl.program_id(0) * per_program
-    own = parts + tl.program_id(0).to(tl.int64) * 6 * n_rows
+    of_columns = parts + tl.program_id(0).to(tl.int64) * 6 * n_rows
     of_rows = parts + programs.to(tl.int64) * 6 * n_rows
     by = tl.load(scale)
     for block in range(first, tl.minimum(first + per_program, tl.cdiv(n_rows, ROWS))):
-        m = tl.full((ROWS,), LOWEST, tl.float32)
-        powers = tl.full((ROWS,), 0, tl.float32)
-        positives = tl.full((ROWS,), 0, tl.float32)
-        n_positives = tl.full((ROWS,), 0, tl.float32)
-        all = tl.full((ROWS,), 0, tl.float32)
-        n_all = tl.full((ROWS,), 0, tl.float32)
+        row_statistics = no_statistics(ROWS)
         for column in range(0, n_columns, COLUMNS):
             _rows, columns, _s, logits, positive = tile_logits(
                 scores, by, 0.0, image_ids, caption_ids, block * ROWS, column, n_rows, n_columns, stride, offset,
                 KIND,
             )  # fmt: skip
-            m_2, powers_2, positives_2, n_positives_2, all_2, n_all_2 = of_logits(logits, positive, 1)
-            m, powers, positives, n_positives, all, n_all = merged(
-                m, powers, positives, n_positives, all, n_all,
-                m_2, powers_2, positives_2, n_positives_2, all_2, n_all_2,
-            )  # fmt: skip
+            row_statistics = merged(row_statistics, of_logits(logits, positive, 1))
             at = columns - offset
             matched = (at >= 0) & (at < n_rows)
-            m_2, powers_2, positives_2, n_positives_2, all_2, n_all_2 = of_logits(logits, positive, 0)
+            column_statistics = of_logits(logits, positive, 0)
             if block > first:
-                m_1, powers_1, positives_1, n_positives_1, all_1, n_all_1 = load_statistics(
-                    own + at, n_rows, matched, SMOOTHED
-                )
-                m_2, powers_2, positives_2, n_positives_2, all_2, n_all_2 = merged(
-                    m_1, powers_1, positives_1, n_positives_1, all_1, n_all_1,
-                    m_2, powers_2, positives_2, n_positives_2, all_2, n_all_2,
-                )  # fmt: skip
-            store_statistics(
-                own + at, n_rows, matched, m_2, powers_2, positives_2, n_positives_2, all_2, n_all_2, SMOOTHED
-            )
-        tl.debug_barrier()  # columns' statistics are read again, by whichever thread
+                before = load_statistics(of_columns + at, n_rows, matched, SMOOTHED)
+                column_statistics = merged(before, column_statistics)
+            store_statistics(of_columns + at, n_rows, matched, column_statistics, SMOOTHED)
+        tl.debug_barrier()  # columns' statistics are read again, by any thread
         rows = block * ROWS + tl.arange(0, ROWS)
-        store_statistics(of_rows + rows, n_rows, rows < n_rows, m, powers, positives, n_positives, all, n_all, SMOOTHED)
+        store_statistics(of_rows + rows, n_rows, rows < n_rows, row_statistics, SMOOTHED)
 
 
 @triton.jit
-def finished(to, stride, mask, smoothing, m, powers, positives, n_positives, all, n_all):
-    """The loss of rows or columns; stores what their gradient is made of, zeros where there is no positive."""
+def finished(to, stride, mask, smoothing, statistics):
+    """The loss of rows or columns; stores the four numbers of their gradient, zeros where there is no positive."""
+    m, powers, positives, n_positives, pairs, n_pairs = statistics
     some = n_positives > 0.0
     target = tl.where(some, (1.0 - smoothing) / tl.where(some, n_positives, 1.0), 0.0)
-    of_all = tl.where(some & (n_all > 0.0), smoothing / tl.where(n_all > 0.0, n_all, 1.0), 0.0)
+    of_pairs = tl.where(some & (n_pairs > 0.0), smoothing / tl.where(n_pairs > 0.0, n_pairs, 1.0), 0.0)
     tl.store(to, m, mask=mask)
     tl.store(to + stride, tl.where(some, 1.0 / tl.where(some, powers, 1.0), 0.0), mask=mask)
     tl.store(to + 2 * stride, target, mask=mask)
-    tl.store(to + 3 * stride, of_all, mask=mask)
-    return tl.where(some, tl.log(tl.where(some, powers, 1.0)) - target * positives - of_all * all, 0.0)
+    tl.store(to + 3 * stride, of_pairs, mask=mask)
+    return tl.where(some, tl.log(tl.where(some, powers, 1.0)) - target * positives - of_pairs * pairs, 0.0)
 
 
 @triton.jit(do_not_specialize=["n_rows", "programs"])
 def losses_of_logits(losses, statistics, parts, n_rows, programs, smoothing, KIND: tl.constexpr):
-    """Brings columns' statistics together, always in the same order; losses of some positives, and what is kept."""
+    """Merges the programs' statistics of columns, in a fixed order; stores losses and their gradients' numbers."""
     SMOOTHED: tl.constexpr = KIND.SMOOTHED
     rows = tl.program_id(0) * POSITIVES + tl.arange(0, POSITIVES)
     inside = rows < n_rows
-    m = tl.full((POSITIVES,), LOWEST, tl.float32)
-    powers = tl.full((POSITIVES,), 0, tl.float32)
-    positives = tl.full((POSITIVES,), 0, tl.float32)
-    n_positives = tl.full((POSITIVES,), 0, tl.float32)
-    all = tl.full((POSITIVES,), 0, tl.float32)
-    n_all = tl.full((POSITIVES,), 0, tl.float32)
+    found = no_statistics(POSITIVES)
     for first in range(0, programs, PARTS):
         part = first + tl.arange(0, PARTS)
         at = parts + part.to(tl.int64)[:, None] * 6 * n_rows + rows[None, :]
-        m_2, powers_2, positives_2, n_positives_2, all_2, n_all_2 = load_statistics(
-            at, n_rows, (part < programs)[:, None] & inside[None, :], SMOOTHED
-        )
-        m_2, powers_2, positives_2, n_positives_2, all_2, n_all_2 = reduced(
-            m_2, powers_2, positives_2, n_positives_2, all_2, n_all_2, 0
-        )
-        m, powers, positives, n_positives, all, n_all = merged(
-            m, powers, positives, n_positives, all, n_all,
-            m_2, powers_2, positives_2, n_positives_2, all_2, n_all_2,
-        )  # fmt: skip
+        of_parts = load_statistics(at, n_rows, (part < programs)[:, None] & inside[None, :], SMOOTHED)
+        found = merged(found, reduced(of_parts, 0))
     of_columns = statistics + n_rows.to(tl.int64) * 4 + rows
-    of_column = finished(of_columns, n_rows, inside, smoothing, m, powers, positives, n_positives, all, n_all)
+    of_column = finished(of_columns, n_rows, inside, smoothing, found)
     of_rows = parts + programs.to(tl.int64) * 6 * n_rows + rows
-    m, powers, positives, n_positives, all, n_all = load_statistics(of_rows, n_rows, inside, SMOOTHED)
-    of_row = finished(statistics + rows, n_rows, inside, smoothing, m, powers, positives, n_positives, all, n_all)
+    found = load_statistics(of_rows, n_rows, inside, SMOOTHED)
+    of_row = finished(statistics + rows, n_rows, inside, smoothing, found)
     tl.store(losses + rows, (of_row + of_column) / 2, mask=inside)
 
 
@@ -203,17 +177,17 @@ def loss(
     losses = torch.empty(n_rows, dtype=torch.float32, device=scores.device)
     statistics = losses.new_empty((KEPT, n_rows))
     if n_rows:
-        call = Call.of(scores, image_ids, caption_ids, offset, label_smoothing > 0)
-        per_program = -(-call.row_blocks // ContrastiveLoss.PROGRAMS)
-        programs = -(-call.row_blocks // per_program)
-        parts = losses.new_empty((programs + 1, 6, n_rows))  # the last of the rows
+        matrix = ScoreMatrix.of(scores, image_ids, caption_ids, offset)
+        kind = LogitKind(*matrix.has_ids, label_smoothing > 0)
+        programs, per_program = matrix.programs
+        parts = losses.new_empty((programs + 1, 6, n_rows))  # the last is of the rows
         launch(
             logit_statistics, (programs, 1, 1),
-            (call.scores, scale, *call.ids, parts, *call.sizes, programs, per_program), call.kind, call.key, 8,
+            (matrix.scores, scale, *matrix.ids, parts, *matrix.sizes, programs, per_program), kind, matrix.key, 8,
         )  # fmt: skip
         launch(
             losses_of_logits, (-(-n_rows // POSITIVES.value), 1, 1),
-            (losses, statistics, parts, n_rows, programs, label_smoothing), call.kind, call.key,
+            (losses, statistics, parts, n_rows, programs, label_smoothing), kind, matrix.key,
         )  # fmt: skip
     if reduction == 2:
         return losses, statistics
@@ -222,16 +196,16 @@ def loss(
 
 @triton.jit
 def pulls(at, stride, grads, mask):
-    """Of rows or columns: the greatest logit, and what is kept besides by half their gradients."""
-    most = tl.load(at, mask=mask, other=-LOWEST)  # of what has no loss e^(z − most) is 0
+    """The greatest logit of rows or columns, and their three other numbers times half their gradients."""
+    most = tl.load(at, mask=mask, other=-LOWEST)  # without a loss e^(z − most) is 0
     powers = tl.load(at + stride, mask=mask, other=0.0)
     positives = tl.load(at + 2 * stride, mask=mask, other=0.0)
-    all = tl.load(at + 3 * stride, mask=mask, other=0.0)
+    pairs = tl.load(at + 3 * stride, mask=mask, other=0.0)
     return (
         most,
         tl.where(powers == 0.0, 0.0, grads * powers),
         tl.where(positives == 0.0, 0.0, grads * positives),
-        tl.where(all == 0.0, 0.0, grads * all),
+        tl.where(pairs == 0.0, 0.0, grads * pairs),
     )
 
 
@@ -244,7 +218,7 @@ def logit_gradients(
     grad_stride, share,
     KIND: tl.constexpr,
 ):  # fmt: skip
-    """A tile of the gradient, and its part of the scale's; `share` of the loss's gradient is a row's or column's."""
+    """A tile of the scores' gradient, and its part of the scale's; a row or column has `share` of the loss's."""
     across = tl.cdiv(n_columns, COLUMNS)
     row = tl.program_id(0) // across * ROWS
     column = tl.program_id(0) % across * COLUMNS
@@ -257,14 +231,14 @@ def logit_gradients(
     in_rows = rows < n_rows
     matched = (at >= 0) & (at < n_rows)
     grads = tl.load(grad_loss + rows.to(tl.int64) * grad_stride, mask=in_rows, other=0.0) * share
-    most, powers, positives, all = pulls(statistics + rows, n_rows, grads, in_rows)
+    most, powers, positives, pairs = pulls(statistics + rows, n_rows, grads, in_rows)
     grads = tl.load(grad_loss + at.to(tl.int64) * grad_stride, mask=matched, other=0.0) * share
     of_columns = statistics + n_rows.to(tl.int64) * 4 + at
-    most_2, powers_2, positives_2, all_2 = pulls(of_columns, n_rows, grads, matched)
+    most_2, powers_2, positives_2, pairs_2 = pulls(of_columns, n_rows, grads, matched)
     gradient = tl.exp(logits - most[:, None]) * powers[:, None] + tl.exp(logits - most_2[None, :]) * powers_2[None, :]
     gradient -= tl.where(positive, positives[:, None] + positives_2[None, :], 0.0)
     if KIND.SMOOTHED:
-        gradient -= all[:, None] + all_2[None, :]
+        gradient -= pairs[:, None] + pairs_2[None, :]
     gradient = tl.where(logits < LOWEST, 0.0, gradient)
     tl.store(sums + tl.program_id(0), total(s * gradient))
     store_gradient(out, n_rows, n_columns, rows, columns, gradient * by)
@@ -279,12 +253,13 @@ def gradient(
     out = torch.empty(scores.shape, dtype=scores.dtype, device=scores.device)
     sums = statistics.new_zeros(1)
     if n_rows:
-        call = Call.of(scores, image_ids, caption_ids, offset, label_smoothing > 0)
-        sums = statistics.new_empty(call.tiles)
+        matrix = ScoreMatrix.of(scores, image_ids, caption_ids, offset)
+        kind = LogitKind(*matrix.has_ids, label_smoothing > 0)
+        sums = statistics.new_empty(matrix.tiles)
         launch(
-            logit_gradients, (call.tiles, 1, 1),
-            (grad_loss, statistics, call.scores, scale, *call.ids, out, sums, *call.sizes,
+            logit_gradients, (matrix.tiles, 1, 1),
+            (grad_loss, statistics, matrix.scores, scale, *matrix.ids, out, sums, *matrix.sizes,
              grad_loss.stride(0) if reduction == 2 else 0, 0.5 / n_rows if reduction == 1 else 0.5),
-            call.kind, (call.key, grad_loss.dtype), warps=8,
+            kind, (matrix.key, grad_loss.dtype), warps=8,
         )  # fmt: skip
     return out if of_scores else out.new_empty(0), sums.sum() if of_scale else sums.new_empty(0)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.cross_attention.cuda.forward import pairs_of
-from crossret_kernels.cross_attention.cuda.plan import Call, Part
-from crossret_kernels.cross_attention.cuda.steps import attention_gradients, finish_gradients
+from crossret_kernels.cross_attention.cuda.library import attention_gradients, finish_gradients
+from crossret_kernels.cross_attention.cuda.plan import CudaCall, CudaPart
 
 
-class Sums:
+class CudaSums:
     """Gradients of a part of one side, summed up in float32.
 
     Attributes:
@@ -25,7 +25,7 @@ class Sums:
         of_grams: (shares, numbers) of contexts, by way of their Gram matrices.
     """
 
-    def __init__(self, call: Call, own: int, part: Part) -> None:
+    def __init__(self, call: CudaCall, own: int, part: CudaPart) -> None:
         self.call, self.own, self.part = call, own, part
         self.packed = call.pack(own, part)
         self.total: Tensor | None = None
@@ -50,7 +50,7 @@ class Sums:
 def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     """`crossret::scan_scores_cuda_backward`: gradients of regions and words, empty where one is not wanted."""
     grad_scores, needed = arguments[0].float(), arguments[-2:]
-    call = Call(arguments[3:-3], gradients=True, kept=arguments[1:3])
+    call = CudaCall(arguments[3:-3], gradients=True, kept=arguments[1:3])
     wanted = call.in_order(needed)
     outs = [
         side.features.new_zeros(side.features.shape if want else 0)
@@ -68,14 +68,16 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     return of_images, of_captions
 
 
-def _add(call: Call, parts: tuple[list[Part], list[Part]], grad_scores: Tensor, outs: Sequence[Tensor | None]) -> None:
+def _add(
+    call: CudaCall, parts: tuple[list[CudaPart], list[CudaPart]], grad_scores: Tensor, outs: Sequence[Tensor | None]
+) -> None:
     """Adds up gradients of contexts and of queries, of those that have a place for them."""
     outer = 0 if len(parts[1]) == 1 or (outs[0] is not None and len(parts[0]) > 1) else 1
-    once = Sums(call, 1 - outer, parts[1 - outer][0]) if len(parts[1 - outer]) == 1 else None
+    once = CudaSums(call, 1 - outer, parts[1 - outer][0]) if len(parts[1 - outer]) == 1 else None
     for part in parts[outer]:
-        own = Sums(call, outer, part)
+        own = CudaSums(call, outer, part)
         for other_part in parts[1 - outer]:
-            other = once or Sums(call, 1 - outer, other_part)
+            other = once or CudaSums(call, 1 - outer, other_part)
             contexts, queries = (own, other) if outer == 0 else (other, own)
             _add_parts(contexts, queries, grad_scores, *(out is not None for out in outs))
         out = outs[outer]
@@ -86,7 +88,9 @@ def _add(call: Call, parts: tuple[list[Part], list[Part]], grad_scores: Tensor, 
         once.store(last)
 
 
-def _add_parts(contexts: Sums, queries: Sums, grad_scores: Tensor, for_contexts: bool, for_queries: bool) -> None:
+def _add_parts(
+    contexts: CudaSums, queries: CudaSums, grad_scores: Tensor, for_contexts: bool, for_queries: bool
+) -> None:
     call, of_contexts, of_queries = contexts.call, contexts.part, queries.part
     if call.pairs is None:
         grad_scores = grad_scores if call.by_images else grad_scores.T
@@ -113,7 +117,7 @@ def _with(before: Tensor | None, more: Tensor) -> Tensor:
     return more if before is None else before.sum(0, keepdim=True).add_(more.sum(0, keepdim=True))
 
 
-def _of_all_pairs(call: Call, contexts: Part, queries: Part, grad_scores: Tensor) -> Tensor:
+def _of_all_pairs(call: CudaCall, contexts: CudaPart, queries: CudaPart, grad_scores: Tensor) -> Tensor:
     """Listed pairs' gradients as those of all pairs of two parts, (contexts, queries)."""
     dense = grad_scores.new_zeros(contexts.n_items, queries.n_items)
     for places, own in pairs_of(call, contexts, queries):

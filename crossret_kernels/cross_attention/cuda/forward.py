@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crossret_kernels.cross_attention.cuda.plan import Call, Part
-from crossret_kernels.cross_attention.cuda.steps import attend
+from crossret_kernels.cross_attention.cuda.library import attend
+from crossret_kernels.cross_attention.cuda.plan import CudaCall, CudaPart
 
 
 def scores(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     """`crossret::scan_scores_cuda`: scores (n_images, n_captions), or (P,) of pairs, float32; and to `save` both sides
     packed, where gradients can be made of them.
     """
-    call, save = Call(arguments[:-1], gradients=False), arguments[-1]
+    call, save = CudaCall(arguments[:-1], gradients=False), arguments[-1]
     out = torch.empty(call.shape, dtype=torch.float32, device=call.device)
     contexts, queries = call.parts() if out.numel() else ([], [])
     if not contexts:
@@ -31,7 +31,7 @@ def scores(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     return out, packed[0], packed[1]
 
 
-def _score(call: Call, out: Tensor, packed: tuple[Tensor, ...], contexts: Part, queries: Part) -> None:
+def _score(call: CudaCall, out: Tensor, packed: tuple[Tensor, ...], contexts: CudaPart, queries: CudaPart) -> None:
     """Scores of two parts, to where those of the call are."""
     of_parts = contexts.numbers, queries.numbers, contexts.jobs, queries.jobs, call.choices
     if call.pairs is None:
@@ -47,7 +47,7 @@ def _score(call: Call, out: Tensor, packed: tuple[Tensor, ...], contexts: Part, 
             out[places] = made
 
 
-def pairs_of(call: Call, contexts: Part, queries: Part) -> list[tuple[Tensor | None, Tensor]]:
+def pairs_of(call: CudaCall, contexts: CudaPart, queries: CudaPart) -> list[tuple[Tensor | None, Tensor]]:
     """Where the listed pairs of two parts stand, None for all, and their items, (pairs, 2) of the parts' items; nothing
     where there are none.
     """

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.backends import UnsupportedByBackend
-from crossret_kernels.cross_attention.cuda import steps
+from crossret_kernels.cross_attention.cuda import library as steps
 from crossret_kernels.cross_attention.cuda.library import constant, constants, numbers
 from crossret_kernels.cross_attention.options import ScanFields
 from crossret_kernels.gpu.planning import cut, most_of_parts, on_device
@@ -23,7 +23,7 @@ TUNED = CudaAttention
 _PACKED = (torch.float32, torch.bfloat16, torch.float16)  # in the order of csrc's Dtype
 
 
-class Part(NamedTuple):
+class CudaPart(NamedTuple):
     """Successive items of a side, as kernels take them at a time.
 
     Attributes:
@@ -39,12 +39,12 @@ class Part(NamedTuple):
     jobs: Tensor | None
 
 
-def _part(first: int, n_items: int, n_rows: int, longest: int, slots: int, jobs: Tensor | None = None) -> Part:
+def _part(first: int, n_items: int, n_rows: int, longest: int, slots: int, jobs: Tensor | None = None) -> CudaPart:
     own = numbers("attention_part", first=first, items=n_items, rows=n_rows, longest=longest, slots=slots)
-    return Part(first, n_items, n_rows, own, jobs)
+    return CudaPart(first, n_items, n_rows, own, jobs)
 
 
-class Call:
+class CudaCall:
     """One call: its sides as contexts and queries, and how it is cut up.
 
     Where it fits one part with every item as long as any may be, that is known from shapes alone, and nothing is
@@ -107,7 +107,7 @@ class Call:
             and longest_query <= constant("attention_most_rows")
         )
 
-    def parts(self) -> tuple[list[Part], list[Part]]:
+    def parts(self) -> tuple[list[CudaPart], list[CudaPart]]:
         """Of contexts and of queries; none where a side has no rows at all.
 
         Raises:
@@ -132,7 +132,7 @@ class Call:
         fragments = -(-longest // rows) * -(-longest // 8)
         return max(1, TUNED.GRAM_BYTES // (constant("attention_fragment_bytes") * max(fragments, 1)))
 
-    def _cut_up(self) -> tuple[list[Part], list[Part]]:
+    def _cut_up(self) -> tuple[list[CudaPart], list[CudaPart]]:
         counts = [side.known_counts() for side in self.sides]
         longest = [int(of_side.max()) for of_side in counts]
         if 0 in longest:
@@ -156,7 +156,7 @@ class Call:
                 jobs = [cut((starts[own][i : j + 1], size), most_items=most_of_job) for i, j in bounds[own]]
                 tables += [starts[own], *map(np.asarray, jobs)]
         there = iter(on_device(self.device, *tables) if tables else ())
-        made: tuple[list[Part], list[Part]] = [], []
+        made: tuple[list[CudaPart], list[CudaPart]] = [], []
         for own, side in enumerate(self.sides):
             slots = longest[own] if side.extents is None else 0
             self.starts[own] = None if slots else next(there)
@@ -170,7 +170,7 @@ class Call:
         extents, places = self.sides[own].extents, self.sides[own].places
         return None if extents is None else extents.contiguous(), places, self.starts[own]
 
-    def pack(self, own: int, part: Part) -> Tensor:
+    def pack(self, own: int, part: CudaPart) -> Tensor:
         """A part's rows and what is told of them, or all that the forward pass kept: in one part, as gradients are."""
         if self.kept:
             return self.kept[own]

@@ -1,6 +1,4 @@
-"""What the queries of listed pairs attend to, in Triton: a program a pair, whose rows are read twice, the second time
-from the cache.
-"""
+"""Attended vectors, weights and relevances of listed pairs in Triton: one program a pair, reading its rows twice."""
 
 from __future__ import annotations
 
@@ -12,8 +10,8 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.cross_attention.triton.pair import (
-    Call,
     K,
+    PairCall,
     attention,
     context_rows,
     cosines,
@@ -34,12 +32,13 @@ def attend_pairs(
     contexts, queries, pairs, scores, attended, weights, relevances, D, query_slots, context_slots, slope,
     lambda_softmax, lambda_lse, empty_score, KIND: tl.constexpr,
 ):  # fmt: skip
-    """All results of a pair."""
+    """Scores, attended vectors, weights and relevances of a pair."""
     pair = tl.program_id(0).to(tl.int64)
     context, query = pair_items(pairs, pair, KIND)
     c_rows, c_here, c_place, _ = context_rows(contexts, context, KIND)
     q_rows, q_here, q_place, _ = query_rows(queries, query, KIND)
     both = c_here[:, None] & q_here[None, :]
+    # Similarities and lengths.
     s = tl.full((KIND.C, KIND.Q), 0, tl.float32)
     c_squares = tl.full((KIND.C,), 0, tl.float32)
     q_squares = tl.full((KIND.Q,), 0, tl.float32)
@@ -53,32 +52,34 @@ def attend_pairs(
     _, c_scale = scales(c_squares, KIND)
     lengths, q_scale = scales(q_squares, KIND)
     s = s * c_scale[:, None] * q_scale[None, :]
+    # Weights, then attended vectors by columns.
     _, _, n = normed(s, both, slope, KIND)
     p = attention(n, both, lambda_softmax)
-    own = tl.trans(p * c_scale[:, None])
+    weighted = tl.trans(p * c_scale[:, None])
     squares = tl.full((KIND.Q,), 0, tl.float32)
-    q_shown = q_place < query_slots
+    q_stored = q_place < query_slots
     cells = (pair * query_slots + q_place) * D
     for d in range(0, D, K):
         x = load_columns(contexts.features, c_rows, c_here, d, D, KIND).to(tl.float32)
-        a = tl.dot(own, x, input_precision=KIND.SECOND)
+        a = tl.dot(weighted, x, input_precision=KIND.SECOND)
         squares += tl.sum(a * a, 1)
         if KIND.ATTENDED:
             k = d + tl.arange(0, K)
-            inside = q_shown[:, None] if KIND.EVEN else q_shown[:, None] & (k < D)[None, :]
+            inside = q_stored[:, None] if KIND.EVEN else q_stored[:, None] & (k < D)[None, :]
             tl.store(attended + cells[:, None] + k[None, :], tl.where(q_here[:, None], a, 0.0), mask=inside)
+    # Relevances and score.
     r, _, _ = cosines(tl.sum(p * s, 0), squares, lengths)
     r = tl.where(q_here, r, 0.0)
-    tl.store(relevances + pair * query_slots + q_place, r, mask=q_shown)
+    tl.store(relevances + pair * query_slots + q_place, r, mask=q_stored)
     cells = (pair * query_slots + q_place)[None, :] * context_slots + c_place[:, None]
-    tl.store(weights + cells, p, mask=q_shown[None, :] & (c_place < context_slots)[:, None])
+    tl.store(weights + cells, p, mask=q_stored[None, :] & (c_place < context_slots)[:, None])
     there = (tl.max(c_here.to(tl.int32), 0) > 0) & (tl.max(q_here.to(tl.int32), 0) > 0)
     tl.store(scores + pair, tl.where(there, pooled(r, q_here, lambda_lse, KIND), empty_score))
 
 
 def attend(*arguments: Any) -> tuple[Tensor, ...]:
-    """`crossret::scan_attend_triton`."""
-    call = Call(*arguments)
+    """`crossret::scan_attend_triton`: scores, attended vectors, weights and relevances."""
+    call = PairCall(*arguments)
     count, (dim, queries, contexts) = call.pairs.size(0), call.sizes
     scores = call.pairs.new_empty(count, dtype=torch.float32)
     attended, weights, relevances = (
@@ -86,6 +87,6 @@ def attend(*arguments: Any) -> tuple[Tensor, ...]:
     )
     if count:
         out = scores, attended if call.kind.ATTENDED else scores, weights, relevances
-        given = *call.lies, call.pairs, *out, *call.sizes, *call.numbers
-        launch(attend_pairs, (count, 1, 1), given, call.kind, call.key, call.warps)
+        arguments = *call.layouts, call.pairs, *out, *call.sizes, *call.numbers
+        launch(attend_pairs, (count, 1, 1), arguments, call.kind, call.key, call.warps)
     return scores, attended, weights, relevances

@@ -1,4 +1,4 @@
-"""Gradients of `attend` (docs/kernels.md §1, in order): of each pair's similarities, then of items by their pairs."""
+"""Gradients of `attend` in Triton: ∂L/∂S of each pair first, then gradients of items, summed over their pairs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from crossret_kernels.cross_attention.triton.attend import SIZES
 from crossret_kernels.cross_attention.triton.pair import (
-    Call,
     K,
+    PairCall,
     attention,
     context_rows,
     cosines,
@@ -28,7 +28,7 @@ from crossret_kernels.gpu.triton_tiles import inverse
 from crossret_kernels.gpu.tuning import AttendedPairs
 
 
-class Given(NamedTuple):
+class ResultGradients(NamedTuple):
     """∂L/∂ the results, contiguous; any tensor in place of attended vectors where there are none."""
 
     scores: Tensor
@@ -37,15 +37,15 @@ class Given(NamedTuple):
     relevances: Tensor
 
 
-class Kept(NamedTuple):
-    """Of some pairs, by their number among these, in float32.
+class PairGradients(NamedTuple):
+    """Numbers of some pairs that the gradients of their items are made of, float32.
 
     Attributes:
         similarities: (pairs, C, Q), ∂L/∂s.
         weights: (pairs, C, Q).
-        of_contexts: (pairs, 2, C), what a context's unit vector has of its gradient, and what rows are multiplied by.
-        of_queries: (pairs, 4, Q), the same of queries; then the factors of the attended vector in its own gradient, and
-            of the query in its.
+        of_contexts: (pairs, 2, C): the part of each context's gradient along its unit vector; the row's scale.
+        of_queries: (pairs, 4, Q): the same two of queries; the factor of the attended vector in its gradient; the
+            factor of the query in its gradient.
     """
 
     similarities: Tensor
@@ -61,7 +61,7 @@ def norm_gradients(s, x, n, dn, both, factor, slope, KIND: tl.constexpr):
         return n * (dn - tl.sum(n * dn, 1)[:, None])
     dx = dn
     if KIND.NORM != "none":
-        along = tl.sum(n * dn, 1)  # of n and not of x, whose squares may overflow
+        along = tl.sum(n * dn, 1)  # by n: squares of x may overflow
         if KIND.NORM == "l2norm":
             dx = dn - n * (along * inverse(tl.sqrt(tl.sum(n * n, 1))))[:, None]
         else:
@@ -74,15 +74,16 @@ def norm_gradients(s, x, n, dn, both, factor, slope, KIND: tl.constexpr):
 
 @triton.jit(do_not_specialize=["first", *SIZES])
 def pair_gradients(
-    contexts, queries, pairs, given, kept, first, D, query_slots, context_slots, slope, lambda_softmax, lambda_lse,
-    KIND: tl.constexpr,
+    contexts, queries, pairs, result_grads, pair_grads, first, D, query_slots, context_slots, slope, lambda_softmax,
+    lambda_lse, KIND: tl.constexpr,
 ):  # fmt: skip
-    """What is kept of a pair."""
+    """`PairGradients` of a pair."""
     pair = tl.program_id(0).to(tl.int64) + first
     context, query = pair_items(pairs, pair, KIND)
     c_rows, c_here, c_place, _ = context_rows(contexts, context, KIND)
     q_rows, q_here, q_place, _ = query_rows(queries, query, KIND)
     both = c_here[:, None] & q_here[None, :]
+    # Similarities, lengths and products with the attended vectors' gradients.
     s = tl.full((KIND.C, KIND.Q), 0, tl.float32)
     dp = tl.full((KIND.C, KIND.Q), 0, tl.float32)
     c_squares = tl.full((KIND.C,), 0, tl.float32)
@@ -96,44 +97,46 @@ def pair_gradients(
             c_squares += tl.sum(x.to(tl.float32) * x.to(tl.float32), 1)
         q_squares += tl.sum(y.to(tl.float32) * y.to(tl.float32), 1)
         if KIND.ATTENDED:
-            grad = load_columns(given.attended, cells, q_here, d, D, KIND)
+            grad = load_columns(result_grads.attended, cells, q_here, d, D, KIND)
             dp = tl.dot(x.to(tl.float32), tl.trans(grad), dp, input_precision=KIND.SECOND)
     _, c_scale = scales(c_squares, KIND)
     lengths, q_scale = scales(q_squares, KIND)
     s = s * c_scale[:, None] * q_scale[None, :]
+    # Weights and attended vectors, as in the forward pass.
     x, factor, n = normed(s, both, slope, KIND)
     p = attention(n, both, lambda_softmax)
-    own = tl.trans(p * c_scale[:, None])
+    weighted = tl.trans(p * c_scale[:, None])
     squares = tl.full((KIND.Q,), 0, tl.float32)
     gram = tl.full((KIND.C, KIND.Q), 0, tl.float32)
     for d in range(0, D, K):
         rows = load_columns(contexts.features, c_rows, c_here, d, D, KIND).to(tl.float32)
-        a = tl.dot(own, rows, input_precision=KIND.SECOND)
+        a = tl.dot(weighted, rows, input_precision=KIND.SECOND)
         squares += tl.sum(a * a, 1)
         gram = tl.dot(rows, tl.trans(a), gram, input_precision=KIND.SECOND)
+    # Pooling and relevance.
     r, least, whole = cosines(tl.sum(p * s, 0), squares, lengths)
     r = tl.where(q_here, r, 0.0)
-    dr = pool_gradients(r, q_here, tl.load(given.scores + pair), lambda_lse, KIND)
-    dr += tl.load(given.relevances + pair * query_slots + q_place, mask=q_here, other=0.0)
+    dr = pool_gradients(r, q_here, tl.load(result_grads.scores + pair), lambda_lse, KIND)
+    dr += tl.load(result_grads.relevances + pair * query_slots + q_place, mask=q_here, other=0.0)
     product = tl.where(q_here & (lengths * squares != 0), dr / least, 0.0)
     pull = tl.where(whole, dr * r * -1.0, 0.0)
     of_attended = pull * inverse(squares)
     of_query = pull * inverse(lengths * lengths)
     places = (pair * query_slots + q_place)[None, :] * context_slots + c_place[:, None]
-    # What contexts get of attended vectors; the rest they get through similarities.
+    # Gradients by way of attended vectors; all others go through similarities.
     dp = (dp + gram * of_attended[None, :]) * c_scale[:, None]
     along = p * dp
-    dp += s * product[None, :] + tl.load(given.weights + places, mask=both, other=0.0)
+    dp += s * product[None, :] + tl.load(result_grads.weights + places, mask=both, other=0.0)
     dn = p * (dp - tl.sum(p * dp, 0)[None, :]) * lambda_softmax
     ds = norm_gradients(s, x, n, dn, both, factor, slope, KIND) + p * product[None, :]
     number = tl.program_id(0).to(tl.int64)
     c, q = tl.arange(0, KIND.C), tl.arange(0, KIND.Q)
     cells = number * (KIND.C * KIND.Q) + c[:, None] * KIND.Q + q[None, :]
-    tl.store(kept.similarities + cells, ds)
-    tl.store(kept.weights + cells, p)
-    tl.store(kept.of_contexts + number * (2 * KIND.C) + c, tl.sum(ds * s + along, 1))
-    tl.store(kept.of_contexts + number * (2 * KIND.C) + KIND.C + c, c_scale)
-    of_queries = kept.of_queries + number * (4 * KIND.Q) + q
+    tl.store(pair_grads.similarities + cells, ds)
+    tl.store(pair_grads.weights + cells, p)
+    tl.store(pair_grads.of_contexts + number * (2 * KIND.C) + c, tl.sum(ds * s + along, 1))
+    tl.store(pair_grads.of_contexts + number * (2 * KIND.C) + KIND.C + c, c_scale)
+    of_queries = pair_grads.of_queries + number * (4 * KIND.Q) + q
     tl.store(of_queries, tl.sum(ds * s, 0) + of_query * lengths * lengths)
     tl.store(of_queries + KIND.Q, q_scale)
     tl.store(of_queries + 2 * KIND.Q, of_attended)
@@ -142,9 +145,9 @@ def pair_gradients(
 
 @triton.jit(do_not_specialize=["first", "D", "query_slots"])
 def sum_pairs(
-    contexts, queries, pairs, order, borders, given, kept, out, first, D, query_slots, KIND: tl.constexpr
+    contexts, queries, pairs, order, borders, result_grads, pair_grads, out, first, D, query_slots, KIND: tl.constexpr
 ):  # fmt: skip
-    """Adds to some columns of an item's gradient what its pairs bring, in their order."""
+    """Adds the contributions of an item's pairs to some columns of its gradient, in the order of the pairs."""
     steps = tl.cdiv(D, K)
     item = (tl.program_id(0) // steps).to(tl.int64)
     d = tl.program_id(0) % steps * K
@@ -154,10 +157,10 @@ def sum_pairs(
         rows, here, place, first_place = context_rows(contexts, item, KIND)
     else:
         rows, here, place, first_place = query_rows(queries, item, KIND)
-    here = here & (begin + 0 * place < end)  # an item without pairs is not read: a NaN there is nobody's
+    here = here & (begin + 0 * place < end)  # an item without pairs is not read, as it may be NaN
     features = contexts.features if KIND.OF_CONTEXTS else queries.features
-    own = load_columns(features, rows, here, d, D, KIND).to(tl.float32)
-    sums = own * 0.0
+    x = load_columns(features, rows, here, d, D, KIND).to(tl.float32)
+    sums = x * 0.0
     along = tl.sum(sums, 1)
     coefficient = along
     scale = along
@@ -166,21 +169,21 @@ def sum_pairs(
         pair = number + first
         context, query = pair_items(pairs, pair, KIND)
         cells = number * (KIND.C * KIND.Q) + c[:, None] * KIND.Q + q[None, :]
-        ds = tl.load(kept.similarities + cells)
-        of_contexts = kept.of_contexts + number * (2 * KIND.C) + c
-        of_queries = kept.of_queries + number * (4 * KIND.Q) + q
+        ds = tl.load(pair_grads.similarities + cells)
+        of_contexts = pair_grads.of_contexts + number * (2 * KIND.C) + c
+        of_queries = pair_grads.of_queries + number * (4 * KIND.Q) + q
         if KIND.OF_CONTEXTS:
-            p = tl.load(kept.weights + cells)
+            p = tl.load(pair_grads.weights + cells)
             q_rows, q_here, q_place, _ = query_rows(queries, query, KIND)
             other = load_columns(queries.features, q_rows, q_here, d, D, KIND).to(tl.float32)
             other = other * tl.load(of_queries + KIND.Q)[:, None]
             sums = tl.dot(ds, other, sums, input_precision=KIND.SECOND)
             scale = tl.load(of_contexts + KIND.C)
-            a = tl.dot(tl.trans(p * scale[:, None]), own, input_precision=KIND.SECOND)
+            a = tl.dot(tl.trans(p * scale[:, None]), x, input_precision=KIND.SECOND)
             a = a * tl.load(of_queries + 2 * KIND.Q)[:, None]
             if KIND.ATTENDED:
                 grads = (pair * query_slots + tl.where(q_here, q_place, 0)) * D
-                a += load_columns(given.attended, grads, q_here, d, D, KIND)
+                a += load_columns(result_grads.attended, grads, q_here, d, D, KIND)
             sums = tl.dot(p, a, sums, input_precision=KIND.SECOND)
             along += tl.load(of_contexts)
         else:
@@ -191,9 +194,9 @@ def sum_pairs(
             scale = tl.load(of_queries + KIND.Q)
             coefficient += tl.load(of_queries + 3 * KIND.Q)
             along += tl.load(of_queries)
-    if KIND.NORMALIZE:  # kernels.md: the unit vector's gradient less what points along it, by the length
+    if KIND.NORMALIZE:  # gradient of x / ‖x‖: the part along x is taken out
         coefficient -= along
-    sums += own * (scale * coefficient)[:, None]
+    sums += x * (scale * coefficient)[:, None]
     if KIND.NORMALIZE:
         sums = sums * scale[:, None]
     k = d + tl.arange(0, K)
@@ -205,25 +208,25 @@ def sum_pairs(
 
 
 def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """`crossret::scan_attend_triton_backward`: those of regions and words, in their dtype; empty if not wanted."""
-    call = Call(*arguments[4:-2])
-    given = Given(*(grad.contiguous() for grad in arguments[:4]))
+    """`crossret::scan_attend_triton_backward`: gradients of regions and words, in their dtype, or empty."""
+    call = PairCall(*arguments[4:-2])
+    result_grads = ResultGradients(*(grad.contiguous() for grad in arguments[:4]))
     if not call.kind.ATTENDED:
-        given = given._replace(attended=given.scores)
+        result_grads = result_grads._replace(attended=result_grads.scores)
     of_regions, of_words = arguments[-2:]
     wanted = (of_regions, of_words) if not call.kind.COLUMN else (of_words, of_regions)
     count, dtype = call.pairs.size(0), call.sides[0].features.dtype
     c, q = call.kind.C, call.kind.Q
     most = max(1, AttendedPairs.CELL_BYTES // (8 * c * q))
-    whole = count <= most  # of all pairs at once sums are rounded where they are made
+    whole = count <= most  # one launch sums all pairs, and rounds its sums
     options: dict[str, Any] = {"dtype": dtype if whole else torch.float32, "memory_format": torch.contiguous_format}
     features = (side.features if own else side.features[:0] for side, own in zip(call.sides, wanted, strict=True))
     results = [torch.zeros_like(x, **options) for x in features]
     sizes = (min(count, most), c, q), (min(count, most), c, q), (min(count, most), 2, c), (min(count, most), 4, q)
-    kept = Kept(*(torch.empty(size, dtype=torch.float32, device=call.pairs.device) for size in sizes))
+    pair_grads = PairGradients(*(torch.empty(size, dtype=torch.float32, device=call.pairs.device) for size in sizes))
     for first in range(0, count, most):
         pairs = call.pairs[first : first + most]
-        of_pairs = *call.lies, call.pairs, given, kept, first, *call.sizes, *call.numbers[:3]
+        of_pairs = *call.layouts, call.pairs, result_grads, pair_grads, first, *call.sizes, *call.numbers[:3]
         launch(pair_gradients, (len(pairs), 1, 1), of_pairs, call.kind, call.key, call.warps)
         for of_contexts in (True, False):
             place = int(not of_contexts)
@@ -233,7 +236,7 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
             items, order = pairs[:, call.kind.COLUMN if of_contexts else 1 - call.kind.COLUMN].sort(stable=True)
             borders = torch.searchsorted(items, torch.arange(side.n_items + 1, device=items.device))
             grid, kind = (side.n_items * -(-call.dim // K.value), 1, 1), call.kind._replace(OF_CONTEXTS=of_contexts)
-            of_items = *call.lies, call.pairs, order, borders, given, kept, out, first, *call.sizes[:2]
+            of_items = *call.layouts, call.pairs, order, borders, result_grads, pair_grads, out, first, *call.sizes[:2]
             launch(sum_pairs, grid, of_items, kind, (call.key, whole), call.warps)
     made = [(x if own else x.new_empty(0)).to(dtype) for x, own in zip(results, wanted, strict=True)]
     return (made[0], made[1]) if not call.kind.COLUMN else (made[1], made[0])

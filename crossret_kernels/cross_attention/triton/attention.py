@@ -1,32 +1,32 @@
 """Stacked cross attention of one tile in Triton: queries of whole items by contexts of one item (docs/kernels.md §1).
 
-Queries are a tile's rows and contexts its columns, in both directions. What each item of queries has of a context is
-shared out, and summed up, by products with a 0/1 matrix, so that items of any lengths stand in a tile side by side; all
-that passes through them is finite, as `pack_rows` sees to. `run` is a `chunks.Inputs`, KIND a `call.Kind`.
+Queries are a tile's rows and contexts its columns, in both directions. Sums over an item's queries are products with a
+0/1 matrix, so that items of any lengths share a tile; all numbers in these products are finite, by `pack_rows`. `run`
+is a `chunks.RunInputs`, KIND a `call.AttentionKind`.
 """
 
 import triton
 import triton.language as tl
 
-from crossret_kernels.gpu.triton_tiles import bounded, inverse, share_left, shown
+from crossret_kernels.gpu.triton_tiles import bounded, decoded, inverse, share_left
 
 # Constants stand right of what they multiply: the interpreters of Triton 3.7 and 3.8 take them nowhere else.
-EPS = tl.constexpr(1e-8)  # of the published code: added to norms after the root, and the cosine's least denominator
-MOST_LOGIT = tl.constexpr(3.4e38)  # so that no difference to the greatest is ∞ − ∞, however large λ is
-LOG2_E = tl.constexpr(1.4426950408889634)  # exp(x) is exp2(x log₂e): exp2 takes one instruction, exp five
-# Planes of what is kept of every item of contexts and row of queries (`relevances.store_relevances`).
+EPS = tl.constexpr(1e-8)  # the published code's: added to norms after the root, and least denominator of the cosine
+MOST_LOGIT = tl.constexpr(3.4e38)  # bound of logits: differences to the greatest are never ∞ − ∞
+LOG2_E = tl.constexpr(1.4426950408889634)  # exp(x) = exp2(x log₂e), in one instruction of five
+# Planes of the values kept of each item of contexts and row of queries (`relevances.store_relevances`).
 OF_PRODUCTS, OF_SQUARES, SHIFT, OF_RELEVANCES = (tl.constexpr(plane) for plane in range(1, 5))
 
 
 @triton.jit
-def clean(x):
-    """x, and 0 for what is no number: 0/1 products would share it out."""
+def zero_nan(x):
+    """x, with 0 in place of NaN, which 0/1 products would spread."""
     return tl.where(x == x, x, 0.0)
 
 
 @triton.jit
-def wide(index):
-    """As int64; the interpreter's loop variables are Python's integers."""
+def int64(index):
+    """An index as int64; loop variables of the interpreter are Python's integers."""
     return tl.full((), 0, tl.int64) + index
 
 
@@ -38,15 +38,17 @@ def item_of(side, item):
 
 @triton.jit
 def rows_within(first, r, count):
-    """The rows r of `count` from the first on; others repeat the last, those of nothing a run's first."""
+    """The rows r of `count` rows from the first on; those behind the last repeat it; the run's first where there are
+    none.
+    """
     return tl.where(count > 0, first + tl.minimum(r, tl.maximum(count - 1, 0)), 0)
 
 
 @triton.jit
 def row_lengths(side, rows, inside, KIND: tl.constexpr):
-    """(‖x‖ of packed rows as attention sees them, what S is to be multiplied by); 0 of rows that are not there.
+    """(Lengths of packed rows as attention sees them, scales of their similarities); 0 of rows that are masked out.
 
-    Rows that were not finite are zeros in the run, and NaN among its norms.
+    A row that was not finite is zeros, and has the norm NaN.
     """
     norms = tl.load(side.norms + rows, mask=inside, other=0.0)
     norms = tl.where(norms == norms, norms, 0.0)
@@ -57,23 +59,23 @@ def row_lengths(side, rows, inside, KIND: tl.constexpr):
 
 @triton.jit
 def query_tile(number, run, KIND: tl.constexpr):
-    """A tile of queries: whole items, LONG a piece of one, of listed pairs one pair's.
+    """A tile of queries: whole items; a piece of one item where LONG; one pair's queries where LISTED.
 
-    (First of its items, how many; first row, how many with those that no item has; (N,) whether a row is an item's, and
-    (N, G) whose, 0 or 1; the rows' lengths and scales.)
+    Returns (first item, number of items, first row, number of rows with empty slots, (N,) mask of the items' rows, (N,
+    G) 0/1 membership, lengths and scales of the rows).
     """
     N: tl.constexpr = KIND.N
     G: tl.constexpr = KIND.G
-    slots = shown(run.sizes.query_slots)
-    tile_items = shown(run.sizes.tile_items)
+    slots = decoded(run.sizes.query_slots)
+    tile_items = decoded(run.sizes.tile_items)
     if tile_items > 0:
-        piece = number % shown(run.sizes.pieces) * N
-        first_item = number // shown(run.sizes.pieces) * tile_items
-        n_items = tl.minimum(tile_items, shown(run.sizes.n_queries) - first_item)
+        piece = number % decoded(run.sizes.pieces) * N
+        first_item = number // decoded(run.sizes.pieces) * tile_items
+        n_items = tl.minimum(tile_items, decoded(run.sizes.n_queries) - first_item)
         row = first_item * slots + piece
         n_rows = tl.minimum(n_items * slots - piece, N)
     else:
-        first = run.tiles + 2 * shown(run.sizes.first_tile)
+        first = run.tiles + 2 * decoded(run.sizes.first_tile)
         tile = first + 2 * number
         row = tl.load(tile) - tl.load(first)
         n_rows = tl.load(tile + 2) - tl.load(tile)
@@ -92,16 +94,16 @@ def query_tile(number, run, KIND: tl.constexpr):
 
 @triton.jit
 def similarities(run, tile, context, start, KIND: tl.constexpr):
-    """(N, C) of a tile's queries and C contexts of an item, given by its first row and number of rows, from `start` on.
+    """(N, C) similarities of a tile's queries and C contexts from `start` on, of an item (first row, number of rows).
 
-    Finite where one is not there. Contexts begin at multiples of four, so that a lane loads 16 bytes at once: nothing
-    that clamps an index may hide that.
+    Cells without a context are finite. Items of contexts begin at multiples of four, so that a lane loads 16 bytes at
+    once: clamped indices would hide that.
     """
     _first_item, _n_items, row, n_rows, _here, _members, _query_lengths, query_scales = tile
     c = start + tl.arange(0, KIND.C)
     q = tl.minimum(row + tl.arange(0, KIND.N), tl.maximum(row + n_rows - 1, 0))
     first = 0 if KIND.LISTED else context[0]
-    cells = run.S + q[:, None] * (shown(run.sizes.pitch) * 16) + (tl.multiple_of(first, 4) + c)[None, :]
+    cells = run.S + q[:, None] * (decoded(run.sizes.pitch) * 16) + (tl.multiple_of(first, 4) + c)[None, :]
     s = tl.load(tl.max_contiguous(tl.multiple_of(cells, [1, 16]), [1, 4]))
     if KIND.NORMALIZE:
         s = s * query_scales[:, None] * context_scales(run, context, start, KIND)[None, :]
@@ -110,7 +112,7 @@ def similarities(run, tile, context, start, KIND: tl.constexpr):
 
 @triton.jit
 def context_scales(run, context, start, KIND: tl.constexpr):
-    """What similarities of C contexts are multiplied by, 0 where there is none."""
+    """(C,) factors of the similarities of contexts from `start` on, 0 behind the item's last."""
     c = start + tl.arange(0, KIND.C)
     there = c < context[1]
     if KIND.NORMALIZE:
@@ -126,16 +128,16 @@ def clip(s, run, KIND: tl.constexpr):
 
 @triton.jit
 def query_norms(run, first, count, columns, scales, there, KIND: tl.constexpr):
-    """What an item's queries normalise these columns of S by: (norms, or sums of the softmax; its greatest)."""
+    """Norms of some columns of S along an item's queries: (norms, or the softmax's sums of exponentials; maxima)."""
     j = tl.arange(0, 32)
-    pitch = shown(run.sizes.pitch) * 16
-    cells = run.S + wide(first + j)[:, None] * pitch + columns[None, :]
+    pitch = decoded(run.sizes.pitch) * 16
+    cells = run.S + int64(first + j)[:, None] * pitch + columns[None, :]
     greatest = tl.full(columns.shape, float("-inf"), tl.float32)
     sums = tl.full(columns.shape, 0, tl.float32)
     for step in tl.static_range(2 if KIND.NORM == "softmax" else 1):
         for start in range(0, count, 32):
             inside = (start + j < count)[:, None] & there[None, :]
-            s = tl.load(cells + wide(start) * pitch, mask=inside, other=0.0)
+            s = tl.load(cells + int64(start) * pitch, mask=inside, other=0.0)
             if KIND.NORMALIZE:
                 _of_queries, query_scales = row_lengths(run.queries, first + start + j, start + j < count, KIND)
                 s = s * query_scales[:, None] * scales[None, :]
@@ -152,36 +154,36 @@ def query_norms(run, first, count, columns, scales, there, KIND: tl.constexpr):
 
 @triton.jit
 def norm_factors(norms):
-    """1 / (norm + ε); norms are 0 or from 1e-19 to 1e17, so that the square is in range."""
+    """1 / (norm + ε); norms are 0 or within 1e-19 … 1e17, so that squares are in range."""
     return tl.rsqrt((norms + EPS) * (norms + EPS))
 
 
 @triton.jit
 def item_sums(x, members, KIND: tl.constexpr):
-    """Sums over each item's rows, (G, columns)."""
+    """Sums over the rows of each item, (G, columns)."""
     FINE: tl.constexpr = KIND.FINE
     return share_left(tl.trans(members), x, FINE)
 
 
 @triton.jit
 def normalised(x, run, tile, context, start, KIND: tl.constexpr):
-    """(n (N, C): clipped similarities normalised along each item's queries, for each context; the norms (G, C)).
+    """(n (N, C): clipped similarities normalised along each item's queries; the norms (G, C)).
 
-    Of LONG items `forward.query_statistics` has found what takes all of their queries.
+    Of LONG items `forward.query_statistics` has found the norms.
     """
     FINE: tl.constexpr = KIND.FINE
     first_item, n_items, row, _n_rows, _here, members, _query_lengths, _query_scales = tile
     norms = tl.full((members.shape[1], x.shape[1]), 0, tl.float32)
     n = x
     context_rows = rows_within(context[0], start + tl.arange(0, KIND.C), context[1])
-    statistics = run.statistics + context_rows.to(tl.int64) * shown(run.sizes.statistics_pitch)
+    statistics = run.statistics + context_rows.to(tl.int64) * decoded(run.sizes.statistics_pitch)
     if not KIND.LISTED:
         statistics += first_item
     if KIND.NORM == "softmax":
         shift = x
         if KIND.LONG:
             sums = tl.load(statistics)[None, :] + norms
-            greatest = tl.load(statistics + shown(run.sizes.plane))[None, :] + tl.zeros_like(x)
+            greatest = tl.load(statistics + decoded(run.sizes.plane))[None, :] + tl.zeros_like(x)
             shift = tl.where(tl.sum(members, 1)[:, None] > 0, greatest, x)
         else:
             rows = row + tl.arange(0, x.shape[0])
@@ -206,10 +208,10 @@ def normalised(x, run, tile, context, start, KIND: tl.constexpr):
 
 @triton.jit
 def context_weights(s, run, tile, context, start, shift, KIND: tl.constexpr):
-    """(p = exp(λn) (N, C), up to a factor that a query's contexts share, 0 where there is none; n; its norms).
+    """(Weights p = exp(λn) (N, C), up to a factor of each query, 0 without a context; n; its norms).
 
-    SHIFTED takes `shift`, the greatest logit, out: what is above it belongs to a query that is not there. It can stay
-    where |λn| is at most 20: exp(±20) squared keeps its digits.
+    SHIFTED subtracts `shift`, the greatest logit; logits above it belong to empty slots. Without it |λn| is at most 20:
+    exp(±20) squared keeps its digits.
     """
     n, norms = normalised(clip(s, run, KIND), run, tile, context, start, KIND)
     logits = logits_of(n, shift[:, None], run, KIND)
@@ -219,7 +221,7 @@ def context_weights(s, run, tile, context, start, shift, KIND: tl.constexpr):
 
 @triton.jit
 def logits_of(n, shift, run, KIND: tl.constexpr):
-    """What exp2 makes weights of."""
+    """Logits to base 2: exp2 of them is the weight."""
     if KIND.SHIFTED:
         return tl.minimum(bounded(n * run.numbers.lambda_softmax, MOST_LOGIT) - shift, 0.0) * LOG2_E
     return n * (run.numbers.lambda_softmax * LOG2_E)
@@ -227,16 +229,16 @@ def logits_of(n, shift, run, KIND: tl.constexpr):
 
 @triton.jit
 def gram_cells(grams, item, run, row, column, KIND: tl.constexpr):
-    """Where a block (C, C) of an item's Gram matrix lies; matrices are of whole blocks."""
+    """Places of a block (C, C) of an item's Gram matrix, which consists of whole blocks."""
     C: tl.constexpr = KIND.C
-    pitch = shown(run.sizes.gram_blocks) * C
+    pitch = decoded(run.sizes.gram_blocks) * C
     c = tl.arange(0, C)
-    return grams + (wide(item) * pitch + row) * pitch + column + (c[:, None] * pitch + c[None, :])
+    return grams + (int64(item) * pitch + row) * pitch + column + (c[:, None] * pitch + c[None, :])
 
 
 @triton.jit
 def weighted_grams(run, tile, item, context, start, p, shift, KIND: tl.constexpr):
-    """G p of C contexts from `start` on, of which p are the weights; WIDE items' others are weighed again."""
+    """G p of C contexts from `start` on, of weights p; the weights of WIDE items' other blocks are computed again."""
     block = tl.load(gram_cells(run.grams, item, run, start, start, KIND))
     weighted = tl.dot(p, block, input_precision=KIND.FINE)
     if KIND.WIDE:

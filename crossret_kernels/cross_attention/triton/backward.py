@@ -1,6 +1,7 @@
-"""Gradients of stacked cross attention in Triton (docs/kernels.md §2): S, kept or made again, gives ∂L/∂S.
+"""Gradients of stacked cross attention in Triton (docs/kernels.md §2): ∂L/∂S of S, saved or computed again, then
+products.
 
-Every sum is taken in the same order every time, and none by two programs.
+Every sum has one order, and one program.
 """
 
 from __future__ import annotations
@@ -18,47 +19,55 @@ from crossret_kernels.cross_attention.triton.attention import (
     OF_RELEVANCES,
     OF_SQUARES,
     SHIFT,
-    clean,
     clip,
     context_scales,
     context_weights,
     gram_cells,
+    int64,
     item_of,
     item_sums,
     norm_factors,
     query_tile,
     similarities,
     weighted_grams,
-    wide,
+    zero_nan,
 )
-from crossret_kernels.cross_attention.triton.call import TOGETHER, Call, memory, replaced
-from crossret_kernels.cross_attention.triton.chunks import Plan, Run, listed_runs, planned_runs, run_in, whole_of
-from crossret_kernels.cross_attention.triton.feature_gradients import Sums, store
+from crossret_kernels.cross_attention.triton.call import AttentionCall, memory, replaced
+from crossret_kernels.cross_attention.triton.chunks import (
+    LengthPlan,
+    Run,
+    listed_runs,
+    planned_runs,
+    run_in,
+    single_part_of,
+)
+from crossret_kernels.cross_attention.triton.feature_gradients import FeatureSums, store
 from crossret_kernels.cross_attention.triton.forward import attend_to
+from crossret_kernels.cross_attention.triton.packing import TOGETHER
 from crossret_kernels.cross_attention.triton.pooling import relevance_gradients
 from crossret_kernels.cross_attention.triton.relevances import MOST_FACTOR, TINY
 from crossret_kernels.gpu.triton_launch import launch
-from crossret_kernels.gpu.triton_tiles import bounded, share_left, shown
+from crossret_kernels.gpu.triton_tiles import bounded, decoded, share_left
 from crossret_kernels.gpu.tuning import Attention
 
-MOST_GRADIENT = tl.constexpr(1e20)  # of logits and weights, so that 0/1 products meet no 0 × ∞
-LEAST_NORM = tl.constexpr(1e-18)  # whose square is in range
+MOST_GRADIENT = tl.constexpr(1e20)  # bound of gradients of logits and weights: 0/1 products meet no 0 × ∞
+LEAST_NORM = tl.constexpr(1e-18)  # with a square in range
 
 
 def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """`crossret::scan_scores_triton_backward`: gradients of regions and words, empty where one is not wanted.
+    """`crossret::scan_scores_triton_backward`: gradients of regions and words, empty where not wanted.
 
-    What the forward pass has saved is not made again.
+    The forward pass' saved tensors are used where there are some.
     """
     grad_scores, saved, *others = arguments
-    call, needed = Call(*others[:-3], packed=saved.numel() > 0), others[-2:]
+    call, needed = AttentionCall(*others[:-3], packed=saved.numel() > 0), others[-2:]
     grad_scores = grad_scores.float()
     if max(grad_scores.stride(), default=0) >= 2**30 - 2:
         grad_scores = grad_scores.contiguous()
-    wanted = needed[:: call.form.order]
+    wanted = needed[:: call.spec.order]
     made = 0 not in call.shape and call.filled and any(needed)
-    layout = whole_of(call) if made and call.pairs is None else None
-    # Where items have slots, kernels store gradients of all rows there are.
+    layout = single_part_of(call) if made and call.pairs is None else None
+    # Kernels store gradients of all rows where items have slots.
     new = torch.zeros_like if layout is None else torch.empty_like
     outs = [
         new(side.features, memory_format=torch.contiguous_format) if want else side.features.new_empty(0)
@@ -67,9 +76,9 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
     of_sides = [out if want else None for out, want in zip(outs, wanted, strict=True)]
     if layout is not None:
         kept = saved if saved.numel() else grad_scores.new_empty(sum(layout.saved))
-        _sum_up([run_in(kept, call, layout, made=saved.numel() > 0)], grad_scores, of_sides)
+        _sum_up([run_in(kept, call, layout, computed=saved.numel() > 0)], grad_scores, of_sides)
     elif made and call.pairs is not None:
-        # Sums of an item whose pairs lie in several runs are kept in float32, while there is memory for it.
+        # Sums over several runs are kept in float32, as far as memory is set aside for it.
         most = Attention.SUM_BYTES // 4
         sums = [out.float() if out is not None and out.numel() <= most else out for out in of_sides]
         _sum_up(listed_runs(call, Attention.LISTED_BYTES // 2), grad_scores, sums)
@@ -77,57 +86,57 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
             if out is not None and summed is not None and summed is not out:
                 out.copy_(summed)
     elif made:
-        plan = Plan(call)
+        plan = LengthPlan(call)
         parts = plan.parts(gradients=True)
-        # Where both sides come in parts, for one side after the other, so that sums stay in float32.
+        # Sums stay in float32: where both sides come in parts, one side's gradients are computed after the other's.
         if min(map(len, parts)) == 1:
             _sum_up(planned_runs(call, plan, parts, outer=int(len(parts[0]) == 1)), grad_scores, of_sides)
         else:
             for own in (side for side in (0, 1) if wanted[side]):
                 of_one = [out if side == own else None for side, out in enumerate(of_sides)]
                 _sum_up(planned_runs(call, plan, parts, outer=own), grad_scores, of_one)
-    of_images, of_captions = outs[:: call.form.order]
+    of_images, of_captions = outs[:: call.spec.order]
     return of_images, of_captions
 
 
 def _sum_up(runs: Iterable[Run], grad_scores: Tensor, outs: Sequence[Tensor | None]) -> None:
-    """Gradients of all runs, run by run; a part's are stored when its last run has been."""
-    held: dict[int, Sums] = {}
+    """Adds up gradients run by run; those of a part are stored after its last run."""
+    held: dict[int, FeatureSums] = {}
     for run in runs:
         store(*(held.pop(own) for own, sums in [*held.items()] if sums.part is not run.layout.parts[own]))
         _hold(held, run, outs)
-        if not run.made:
+        if not run.computed:
             attend_to(run, save=True)
         if all(part.filled for part in run.layout.parts):
             _add(run, grad_scores, held.get(0), held.get(1))
-        del run  # whose memory the next one takes
+        del run  # frees the memory that the next run takes
     store(*held.values())
 
 
-def _hold(held: dict[int, Sums], run: Run, outs: Sequence[Tensor | None]) -> None:
-    """Sums of a run's parts, by side, where gradients are wanted."""
+def _hold(held: dict[int, FeatureSums], run: Run, outs: Sequence[Tensor | None]) -> None:
+    """Allocates the sums of a run's parts whose gradients are wanted."""
     sides = zip(run.layout.parts, (run.contexts, run.queries), outs, strict=True)
     new = [(part, packed, out) for part, packed, out in sides if out is not None and part.own not in held]
-    room = memory(run.call.form.device, [size for part, _, _ in new for size in Sums.room_of(part)])
+    workspace = memory(run.call.spec.device, [size for part, _, _ in new for size in FeatureSums.workspace_of(part)])
     for place, (part, packed, out) in enumerate(new):
-        held[part.own] = Sums(run.call, part, packed, out, *room[2 * place : 2 * place + 2])
+        held[part.own] = FeatureSums(run.call, part, packed, out, *workspace[2 * place : 2 * place + 2])
 
 
-def _add(run: Run, grad_scores: Tensor, contexts: Sums | None, queries: Sums | None) -> None:
-    """A run's part of the gradients, once it has been attended to."""
-    inputs, layout, form = run.inputs, run.layout, run.call.form
-    kind, key, n_items = form.kind, form.key, layout.parts[1].n_items
+def _add(run: Run, grad_scores: Tensor, contexts: FeatureSums | None, queries: FeatureSums | None) -> None:
+    """Adds a run's part of the gradients; its relevances are there."""
+    inputs, layout, spec = run.inputs, run.layout, run.call.spec
+    kind, key, n_items = spec.kind, spec.key, layout.parts[1].n_items
     given = inputs, grad_scores, run.score_strides(grad_scores), int(queries is not None and queries.later)
     launch(relevance_gradients, (n_items, 1, 1), given, replaced(kind, SAVE=True), key)
     if contexts is not None:
         sums = inputs, contexts.grams, layout.n_tiles, int(contexts.later)
         launch(gram_gradients, layout.of_grams, sums, kind, key, Attention.warps_of_grams(kind.C))
-    # Of similarities, of which float16 has too little room for; and what long queries' tiles pull on.
-    dtype, cells = torch.bfloat16 if form.dtype == torch.bfloat16 else torch.float32, inputs.S.numel()
-    out, pulls = memory(form.device, [cells * dtype.itemsize // 4, layout.pulls if form.kind.LONG else 16])
+    # Gradients of similarities, for which float16 is too narrow; and the sums that long queries' tiles leave.
+    dtype, cells = torch.bfloat16 if spec.dtype == torch.bfloat16 else torch.float32, inputs.S.numel()
+    out, norm_sums = memory(spec.device, [cells * dtype.itemsize // 4, layout.norm_sums if spec.kind.LONG else 16])
     out = out.view(dtype)
-    for last in (False, True) if form.kind.LONG else (True,):
-        arguments = inputs, out, pulls, layout.pieces
+    for last in (False, True) if spec.kind.LONG else (True,):
+        arguments = inputs, out, norm_sums, layout.pieces
         launch(similarity_gradients, layout.grid, arguments, replaced(kind, LAST=last), key, layout.warps)
     of_similarities = run.matrix(out)
     if queries is not None:
@@ -138,32 +147,33 @@ def _add(run: Run, grad_scores: Tensor, contexts: Sums | None, queries: Sums | N
 
 @triton.jit
 def kept_rows(run, item, row, here, plane, KIND: tl.constexpr):
-    """What is kept in a plane of an item of contexts and the rows of queries that are here, (N,)."""
+    """Values kept in a plane for an item of contexts and N rows of queries."""
     j = tl.arange(0, KIND.N)
-    here = here if KIND.SHIFTED or plane != SHIFT else here & (j < 0)  # where logits are not shifted: zeros
-    places = run.kept + plane * shown(run.sizes.kept_plane) + wide(item) * shown(run.sizes.kept_pitch) + row + j
+    here = here if KIND.SHIFTED or plane != SHIFT else here & (j < 0)  # zeros where logits are not shifted
+    places = run.kept + plane * decoded(run.sizes.kept_plane) + int64(item) * decoded(run.sizes.kept_pitch) + row + j
     return tl.load(places, mask=here, other=0.0)
 
 
 @triton.jit(do_not_specialize=["run", "n_tiles", "later"])
 def gram_gradients(run, of_grams, n_tiles, later, KIND: tl.constexpr):
-    """A block of ∂L/∂G + its transpose of an item of contexts, by way of its rows' lengths: Σ 2 ∂L/∂‖a‖² p pᵀ.
+    """A block of ∂L/∂G + its transpose of an item of contexts, through its attended vectors' lengths: Σ 2 ∂L/∂‖a‖² p
+    pᵀ.
 
-    `later` says that an earlier run's are there, which these are added to.
+    `later`: 1 where it is added to an earlier run's.
     """
     C: tl.constexpr = KIND.C
     item = tl.program_id(0)
-    left = tl.program_id(1) // shown(run.sizes.gram_blocks) * C
-    right = tl.program_id(1) % shown(run.sizes.gram_blocks) * C
+    left = tl.program_id(1) // decoded(run.sizes.gram_blocks) * C
+    right = tl.program_id(1) % decoded(run.sizes.gram_blocks) * C
     context = item_of(run.contexts, item)
-    begin = item * shown(run.sizes.pieces) if KIND.LISTED else 0
+    begin = item * decoded(run.sizes.pieces) if KIND.LISTED else 0
     sums = tl.full((C, C), 0, tl.float32)
-    for number in range(begin, begin + (shown(run.sizes.pieces) if KIND.LISTED else n_tiles)):
+    for number in range(begin, begin + (decoded(run.sizes.pieces) if KIND.LISTED else n_tiles)):
         tile = query_tile(number, run, KIND)
         _first_item, _n_items, row, _n_rows, here, _members, _query_lengths, _query_scales = tile
-        g = clean(kept_rows(run, item, row, here, OF_RELEVANCES, KIND))
+        g = zero_nan(kept_rows(run, item, row, here, OF_RELEVANCES, KIND))
         of_squares = bounded(-g * kept_rows(run, item, row, here, OF_SQUARES, KIND), MOST_FACTOR)
-        s = similarities(run, tile, context, left, KIND)  # here, for what is behind a condition is not fetched early
+        s = similarities(run, tile, context, left, KIND)  # ahead of the condition: loads behind one are not prefetched
         if tl.max((of_squares != 0).to(tl.int32)) > 0:
             shift = kept_rows(run, item, row, here, SHIFT, KIND)
             p, _n, _norms = context_weights(s, run, tile, context, left, shift, KIND)
@@ -180,36 +190,40 @@ def gram_gradients(run, of_grams, n_tiles, later, KIND: tl.constexpr):
     tl.store(cells, sums)
 
 
-@triton.jit(do_not_specialize=["run", "pulls_pitch"])
-def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
+@triton.jit(do_not_specialize=["run", "norm_sums_pitch"])
+def similarity_gradients(run, out, norm_sums, norm_sums_pitch, KIND: tl.constexpr):
     """∂L/∂S of a tile of queries and some items of contexts, in the layout of S.
 
-    The softmax takes the mean out of ∂L/∂p. It is zero but for rounding, which λ and long features would blow up: made
-    of the very numbers that it is taken out of. Of LONG items a first pass leaves in `pulls` what the norms' gradients
-    sum up over each tile's queries, (rows of contexts, tiles), of listed pairs (rows, pieces).
+    The softmax subtracts the mean of ∂L/∂p, which is zero but for rounding; λ and long features would magnify that, so
+    the mean is taken of the same numbers. Of LONG items a first pass stores in `norm_sums` each tile's sums of the
+    norms' gradients, (rows of contexts, tiles), of listed pairs (rows, pieces).
     """
     N: tl.constexpr = KIND.N
     C: tl.constexpr = KIND.C
     number = tl.program_id(0)
     tile = query_tile(number, run, KIND)
     first_item, _n_items, row, n_rows, here, members, _query_lengths, query_scales = tile
-    piece = number % shown(run.sizes.pieces) if KIND.LISTED else number
-    begin = first_item if KIND.LISTED else tl.program_id(1) * shown(run.sizes.abreast)
-    end = begin + 1 if KIND.LISTED else tl.minimum(begin + shown(run.sizes.abreast), shown(run.sizes.n_contexts))
+    piece = number % decoded(run.sizes.pieces) if KIND.LISTED else number
+    begin = first_item if KIND.LISTED else tl.program_id(1) * decoded(run.sizes.contexts_per_program)
+    end = (
+        begin + 1
+        if KIND.LISTED
+        else tl.minimum(begin + decoded(run.sizes.contexts_per_program), decoded(run.sizes.n_contexts))
+    )
     for item in tl.range(begin, end, num_stages=1):
         context = item_of(run.contexts, item)
         g = kept_rows(run, item, row, here, OF_RELEVANCES, KIND)
-        filled = tl.max((g != 0).to(tl.int32)) > 0  # of a hardest-negative loss most have none
-        if KIND.LONG:  # norms tie a piece to its item's others
+        filled = tl.max((g != 0).to(tl.int32)) > 0  # most have none under a hardest-negative loss
+        if KIND.LONG:  # norms depend on all pieces of an item
             query_row, query_count = item_of(run.queries, first_item)
             for other in range(0, query_count, N):
                 others = other + tl.arange(0, N) < query_count
                 of_others = kept_rows(run, item, query_row + other, others, OF_RELEVANCES, KIND)
                 filled |= tl.max((of_others != 0).to(tl.int32)) > 0
-        spoilt = g * kept_rows(run, item, row, here, OF_PRODUCTS, KIND)  # NaN of what is no number
-        of_products = bounded(spoilt, MOST_FACTOR)
-        spoilt = tl.where(spoilt == spoilt, of_products, spoilt)
-        of_squares = bounded(-clean(g) * kept_rows(run, item, row, here, OF_SQUARES, KIND), MOST_FACTOR)
+        with_nan = g * kept_rows(run, item, row, here, OF_PRODUCTS, KIND)  # NaN where the gradient is NaN
+        of_products = bounded(with_nan, MOST_FACTOR)
+        with_nan = tl.where(with_nan == with_nan, of_products, with_nan)
+        of_squares = bounded(-zero_nan(g) * kept_rows(run, item, row, here, OF_SQUARES, KIND), MOST_FACTOR)
         shift = kept_rows(run, item, row, here, SHIFT, KIND)
         mean = tl.full((N,), 0, tl.float32)
         if KIND.WIDE and filled:
@@ -221,13 +235,13 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
                 mean += tl.sum(p * (of_products[:, None] * s + of_squares[:, None] * weighted), 1)
                 totals += tl.sum(p, 1)
             mean /= tl.maximum(totals, TINY)
-        slots = tl.maximum((context[1] + TOGETHER - 1) // TOGETHER * TOGETHER, shown(run.sizes.context_slots))
+        slots = tl.maximum((context[1] + TOGETHER - 1) // TOGETHER * TOGETHER, decoded(run.sizes.context_slots))
         for start in range(0, slots if KIND.WIDE else 1, C):
             c = start + tl.arange(0, C)
             context_rows = context[0] + c
-            pull = tl.full((C,), 0, tl.float32)
+            norm_sum = tl.full((C,), 0, tl.float32)
             gradients = tl.full((N, C), 0, tl.float32)
-            s = similarities(run, tile, context, start, KIND)  # as above
+            s = similarities(run, tile, context, start, KIND)  # ahead of the condition
             if filled:
                 p, n, norms = context_weights(s, run, tile, context, start, shift, KIND)
                 weighted = weighted_grams(run, tile, item, context, start, p, shift, KIND)
@@ -241,17 +255,17 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
                     along = item_sums((n if KIND.NORM == "softmax" else x) * of_logits, members, KIND)
                     if KIND.LONG:
                         if KIND.LAST:
-                            at = pulls + context_rows * pulls_pitch
+                            at = norm_sums + context_rows * norm_sums_pitch
                             first_piece = 0 if KIND.LISTED else number - (row - query_row) // N
                             for other in range(0, tl.cdiv(query_count, N)):
-                                pull += tl.load(at + first_piece + other, c < context[1], 0.0)
-                            along = pull[None, :] + tl.zeros_like(along)
+                                norm_sum += tl.load(at + first_piece + other, c < context[1], 0.0)
+                            along = norm_sum[None, :] + tl.zeros_like(along)
                         else:
-                            pull = tl.sum(tl.where((tl.arange(0, along.shape[0]) == 0)[:, None], along, 0.0), 0)
+                            norm_sum = tl.sum(tl.where((tl.arange(0, along.shape[0]) == 0)[:, None], along, 0.0), 0)
                     gradients = norm_gradients(x, n, norms, along, of_logits, members, KIND)
                 if KIND.CLIPS:
                     gradients = gradients * tl.where(s > 0, 1.0, run.numbers.slope)
-                gradients += spoilt[:, None] * p
+                gradients += with_nan[:, None] * p
                 if KIND.NORMALIZE:
                     gradients = gradients * query_scales[:, None] * context_scales(run, context, start, KIND)[None, :]
                 gradients = tl.where(here[:, None] & (c < context[1])[None, :], gradients, 0.0)
@@ -259,24 +273,26 @@ def similarity_gradients(run, out, pulls, pulls_pitch, KIND: tl.constexpr):
                 first_column = start if KIND.LISTED else context[0] + start
                 store_block(gradients, out, run, first_column, slots - start, row, n_rows)
             else:
-                tl.store(pulls + context_rows * pulls_pitch + piece, pull, mask=c < slots)
-        behind = shown(run.sizes.context_rows) - context[0] - slots
-        if KIND.LAST and (not KIND.LISTED) and (item + 1 == shown(run.sizes.n_contexts)):
+                tl.store(norm_sums + context_rows * norm_sums_pitch + piece, norm_sum, mask=c < slots)
+        behind = decoded(run.sizes.context_rows) - context[0] - slots
+        if KIND.LAST and (not KIND.LISTED) and (item + 1 == decoded(run.sizes.n_contexts)):
             store_block(tl.full((N, 16), 0, tl.float32), out, run, context[0] + slots, behind, row, n_rows)
 
 
 @triton.jit
 def store_block(x, out, run, column, n_columns, row, n_rows):
-    """Stores (N, C) where S has its first rows, of queries, and columns, of contexts."""
+    """Stores (N, C) into S's layout from a row of queries and a column of contexts on."""
     j = tl.arange(0, x.shape[0])[:, None]
     c = tl.arange(0, x.shape[1])[None, :]
-    cells = (row + j) * (shown(run.sizes.pitch) * 16) + column + c
+    cells = (row + j) * (decoded(run.sizes.pitch) * 16) + column + c
     tl.store(out + cells, x.to(out.dtype.element_ty), mask=c < tl.where(j < n_rows, n_columns, 0))
 
 
 @triton.jit
 def norm_gradients(x, n, norms, along, of_logits, members, KIND: tl.constexpr):
-    """∂L/∂x through the norm from ∂L/∂n, with Σ n ∂L/∂n of the softmax, Σ x ∂L/∂n else, `along` each item's queries."""
+    """∂L/∂x from ∂L/∂n through the norm; `along` is the sum over each item's queries of n ∂L/∂n (softmax), else of x
+    ∂L/∂n.
+    """
     FINE: tl.constexpr = KIND.FINE
     if KIND.NORM == "softmax":
         return n * (of_logits - share_left(members, along, FINE))

@@ -1,4 +1,4 @@
-"""One call of stacked cross attention in Triton: its sides and options; rows packed for the kernels."""
+"""A call of stacked cross attention in Triton: sides, options, and the parts of a side that are packed together."""
 
 from __future__ import annotations
 
@@ -7,45 +7,30 @@ from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.cross_attention.options import ScanOptions
-from crossret_kernels.gpu.sides import Rows, Side, both_sides, power_from, precisions, shared_memory
-from crossret_kernels.gpu.triton_launch import hidden, launch
-from crossret_kernels.gpu.triton_tiles import shown
+from crossret_kernels.cross_attention.triton.packing import (
+    STEP,
+    TOGETHER,
+    Packed,
+    RowKind,
+    RowKinds,
+    Source,
+    Target,
+    pack_rows,
+    rounded,
+)
+from crossret_kernels.gpu.sides import RowLayout, Side, both_sides, power_from, precisions, shared_memory
+from crossret_kernels.gpu.triton_launch import encoded, launch
 from crossret_kernels.gpu.tuning import LEAST, Attention, slots_for
 
-LARGEST_FREE_LOGIT = 20.0  # weights of exp(±20) squared keep their digits in float32, whatever the features' length
-MOST_LENGTH = tl.constexpr(3.1e7)  # of rows: their products, and the squares of those, are far from float32's end
-STEP = tl.constexpr(Attention.STEP)
-TOGETHER = tl.constexpr(4)  # contexts that a lane loads at once: those of every item begin at multiples of it
-PITCH = 16  # rows of contexts of a part are a multiple of it, so that products take no narrow loads
-
-
-class Packed(NamedTuple):
-    """Rows of a part of one side as kernels read them.
-
-    Attributes:
-        rows: (rows, D), D rounded up to `STEP`; zeros in places of items that have no row there, and in place of rows
-            that were not finite.
-        norms: (rows,) float32, NaN where a row was not finite.
-        powers: (rows,) float32, by what rows were multiplied that are to be divided by their length.
-        own: (rows,) float32, what rows of queries get of themselves, negative: of gradients alone.
-        items: (items, 4) int32, first row, number of rows, of contexts flags, see `pooling.BROKEN`, and the first row
-            among the caller's, if these are packed.
-    """
-
-    rows: Tensor
-    norms: Tensor
-    powers: Tensor
-    own: Tensor
-    items: Tensor
+LARGEST_FREE_LOGIT = 20.0  # |λn| up to which logits need no shift: exp(±20) squared keeps its digits in float32
+PITCH = 16  # multiple of the rows of a part of contexts: products then take wide loads
 
 
 class Numbers(NamedTuple):
-    """Options that kernels are not compiled for."""
+    """Options that are arguments of kernels, not compile-time constants."""
 
     slope: float
     lambda_softmax: float
@@ -53,20 +38,20 @@ class Numbers(NamedTuple):
     empty_score: float
 
 
-class Kind(NamedTuple):
-    """What kernels of pairs are compiled for.
+class AttentionKind(NamedTuple):
+    """Compile-time constants of the kernels of pairs.
 
     Attributes:
         CLIPS, NORM, NORMALIZE, POOLING: options; NORM is raw_feature_norm without the clip.
-        SHIFTED: whether the greatest logit is taken out.
-        LISTED: whether pairs are listed.
-        LONG, WIDE: whether items of queries may take several tiles, those of contexts several blocks.
-        SAVE: whether gradients are to follow.
-        LAST: whether a pass over long queries' gradients is the last.
+        SHIFTED: subtraction of the greatest logit.
+        LISTED: listed pairs.
+        LONG, WIDE: items of queries in several tiles, items of contexts in several blocks.
+        SAVE: storage of what gradients need.
+        LAST: last pass over the gradients of long queries.
         G, N: items and rows of a tile of queries.
-        D: of packed rows; WIDTH the power of two that holds it.
-        C, K: contexts of a block, columns of features of a step.
-        MAIN, FINE: precision of products of features, and of those after them.
+        D: columns of packed rows; WIDTH: the power of two that holds them.
+        C, K: contexts of a block, columns of a step.
+        MAIN, FINE: precision of products of features, and of later products.
     """
 
     CLIPS: bool
@@ -89,87 +74,22 @@ class Kind(NamedTuple):
     FINE: str
 
 
-class RowKind(NamedTuple):
-    """What kernels that pack a side's rows, or store their gradients, are compiled for.
+class AttentionSpec:
+    """Everything about a call but lengths and numbers of items: options, dtype, layouts.
+
+    Compile-time constants follow from it alone, so that no batch of a training compiles kernels that the first did not.
 
     Attributes:
-        QUERIES: whether they are queries.
-        PACKED, MASKED: how the side lies.
-        LISTED, NORMALIZE: of the call.
-        UNIT: elements that its strides are counted in.
-        DIM, D: of its rows, and packed.
-        WIDTH, ROWS: columns, at least D, and rows of a program.
-    """
-
-    QUERIES: bool
-    PACKED: bool
-    MASKED: bool
-    LISTED: bool
-    NORMALIZE: bool
-    UNIT: int
-    DIM: int
-    D: int
-    WIDTH: int
-    ROWS: int
-
-
-class BothKinds(NamedTuple):
-    """What kernels of both sides' rows are compiled for."""
-
-    CONTEXTS: RowKind
-    QUERIES: RowKind
-
-
-class Source(NamedTuple):
-    """Where a side's rows lie, and which of them a part takes: items from `first` on, or of listed pairs a column.
-
-    Attributes:
-        item_stride, row_stride: elements, counted in UNIT; the first is 0 of packed rows.
-        most: rows that an item has at most.
-        told: whether lengths of padded items are.
-        slots: rows that each item takes when packed; 0 where they follow one another.
-        n_items: of the part.
-        surplus: rows of zeros behind the last item's, which one more program stores.
-    """
-
-    item_stride: int
-    row_stride: int
-    first: int
-    most: int
-    told: int
-    slots: int
-    column: int
-    n_items: int
-    surplus: int
-
-
-class Target(NamedTuple):
-    """A side and what a part of it is packed into; `starts` tells where items begin, where they have no slots."""
-
-    features: Tensor
-    places: Tensor
-    packed: Packed
-    starts: Tensor
-    source: Source
-
-
-class Form:
-    """What calls are alike in whatever their lengths: options, and how features lie.
-
-    What kernels are compiled for follows from it alone, never from lengths or how many items there are: no batch of a
-    training compiles what the first one did not.
-
-    Attributes:
-        numbers: of the scores' options.
-        order: of images and captions as contexts and queries, and back: 1 or -1, a slice's step.
+        numbers: options of scores.
+        order: step of a slice that turns images and captions into contexts and queries: 1, or −1, which swaps them.
         device, dtype: of the features.
         dim: D of packed rows.
-        kinds: of kernels of rows of contexts, of queries.
-        strides: of their items and rows, counted in UNIT.
-        told: whether their lengths are.
-        columns: of their items in pairs.
-        key_of_rows: what packing depends on beside its kinds; `key` what other kernels do.
-        kind: of kernels of pairs.
+        kinds: constants of the kernels that pack, of either side.
+        strides: of items and rows in UNIT elements, of either side.
+        has_lengths: presence of lengths, of either side.
+        columns: of the items in pairs, of either side.
+        key_of_rows, key: what the compiled kernels that pack, and all others, depend on besides constants.
+        kind: constants of the kernels of pairs.
     """
 
     def __init__(
@@ -186,14 +106,16 @@ class Form:
         columns = slots_for(self.dim)
         of_rows = listed, own.normalize
         sizes = dim, self.dim, columns, max(1, Attention.PACKED_ELEMENTS // columns)
-        sides = [(Rows.of(layout[0], layout[1], self.dtype.itemsize), *layout) for layout in layouts[:: self.order]]
-        self.kinds = BothKinds(
+        sides = [
+            (RowLayout.of(layout[0], layout[1], self.dtype.itemsize), *layout) for layout in layouts[:: self.order]
+        ]
+        self.kinds = RowKinds(
             *(RowKind(queries, len(strides) == 2, masked, *of_rows, rows.unit, *sizes)
               for queries, (rows, strides, _, _, masked, _) in zip((False, True), sides, strict=True))
         )  # fmt: skip
         self.strides = [(rows.item_stride // rows.unit, rows.row_stride // rows.unit) for rows, *_ in sides]
         self.key_of_rows = self.key, *((rows.far, rows.aligned) for rows, *_ in sides)
-        self.told = [told for *_, told, _, _ in sides]
+        self.has_lengths = [has_lengths for *_, has_lengths, _, _ in sides]
 
         contexts, queries = (layout[-1] for layout in layouts[:: self.order])
         main, fine = precise
@@ -205,214 +127,131 @@ class Form:
         full = LEAST if listed or long else 2 * tile // power_from(queries)
         free = own.norm != "none" and abs(own.lambda_softmax) <= LARGEST_FREE_LOGIT
         step = Attention.step(self.dtype.itemsize, tf32=main == "tf32")
-        self.kind = Kind(
+        self.kind = AttentionKind(
             own.clips, own.norm, not free, own.normalize, own.pooling, listed, long, wide, False, False,
             min(Attention.MOST_ITEMS, max(LEAST, full)), self.dim, columns, tile, block, step, main, fine,
         )  # fmt: skip
 
 
-form_of = lru_cache(256)(Form)
-# Of a named tuple's fields others are seldom new.
+spec_of = lru_cache(256)(AttentionSpec)
+# A cached `_replace`: few combinations occur.
 replaced = lru_cache(256)(lambda kind, **fields: kind._replace(**fields))
 
 
 def _layout(side: Side) -> tuple[Any, ...]:
-    """How a side lies: strides, offset from a multiple of 16 bytes, whether lengths are told, a mask; its width."""
+    """Layout of a side: strides, bytes from a multiple of 16, presence of lengths and of a mask, width."""
     features = side.features
-    told, masked = side.extents is not None, side.places is not None
-    return features.stride(), features.data_ptr() % 16, told, masked, side.width
+    has_lengths, masked = side.extents is not None, side.places is not None
+    return features.stride(), features.data_ptr() % 16, has_lengths, masked, side.width
 
 
-class Call:
-    """One call.
+class AttentionCall:
+    """A call of `crossret::scan_scores_triton`.
 
     Attributes:
-        form: of its options and layouts.
-        sides: contexts and queries; `places` theirs as kernels take them, anything where there are none.
+        spec: its options and layouts.
+        sides: contexts and queries.
+        places: rows that masks keep, of either side; any tensor where there is no mask.
         pairs: (P, 2) int64 (image, caption), contiguous on the device; None for all pairs.
         shape: of the scores.
-        filled: whether both sides have room for rows at all.
+        filled: False where a side has no room for rows.
     """
 
     def __init__(self, *arguments: Any, packed: bool = False) -> None:
-        """From what the operation `crossret::scan_scores_triton` takes; whether its rows are packed already."""
-        masked = any(arguments[own] is not None for own in (3, 7))  # which tells where gradients lie, too
+        """`packed`: the forward pass has packed the rows already, so that lengths on the host need not reach the
+        device.
+        """
+        masked = any(arguments[own] is not None for own in (3, 7))  # a mask is needed for the gradients' places, too
         images, captions = both_sides(arguments, arguments[9] is not None, read=masked or not packed)
         features, pairs = images.features, arguments[8]
         given, listed = (features.device, features.dtype, features.shape[-1]), pairs is not None
         layouts = _layout(images), _layout(captions)
         precise = precisions(features.dtype, arguments[10])
-        self.form = form = form_of(given, precise, listed, layouts, arguments[9], arguments[11:])
+        self.spec = spec = spec_of(given, precise, listed, layouts, arguments[9], arguments[11:])
         self.pairs: Tensor | None = pairs.contiguous() if listed else None
-        self.sides = (images, captions)[:: form.order]
-        self.places = [nothing(form.device) if side.places is None else side.places for side in self.sides]
+        self.sides = (images, captions)[:: spec.order]
+        self.places = [no_lengths(spec.device) if side.places is None else side.places for side in self.sides]
         self.shape = (pairs.size(0),) if listed else (images.n_items, captions.n_items)
         self.filled = images.slots > 0 and captions.slots > 0
 
     def pack(
-        self, *parts: Part, room: Sequence[Tensor] = (), starts: Sequence[Tensor | None] = (None, None)
+        self, *parts: PackedPart, workspace: Sequence[Tensor] = (), starts: Sequence[Tensor | None] = (None, None)
     ) -> list[Packed]:  # fmt: skip
-        """Rows of parts, at most one of either side, packed, in memory of their `room` one after another.
-
-        `starts` as of `Plan`.
-        """
-        form = self.form
-        room = room or memory(form.device, [size for part in parts for size in part.room])
-        made = [part.packed_in(*room[5 * place : 5 * place + 5]) for place, part in enumerate(parts)]
-        # A side without a part has no items; its strides are of as many bits as ever.
-        packed, sources = [made[0]] * 2, [Source(*map(hidden, (*strides, *(0,) * 7))) for strides in form.strides]
+        """Packs at most one part of either side, in `workspace` or fresh memory; `starts` is that of a `LengthPlan`."""
+        spec = self.spec
+        workspace = workspace or memory(spec.device, [size for part in parts for size in part.workspace])
+        made = [part.packed_in(*workspace[5 * place : 5 * place + 5]) for place, part in enumerate(parts)]
+        # A side without a part has no items, and strides of the usual width: no kernel is compiled for it.
+        packed, sources = [made[0]] * 2, [Source(*map(encoded, (*strides, *(0,) * 7))) for strides in spec.strides]
         for part, own in zip(parts, made, strict=True):
             packed[part.own], sources[part.own] = own, part.source
         targets = [
             Target(side.features, places, own, own.items if start is None else start, source)
             for side, places, own, start, source in zip(self.sides, self.places, packed, starts, sources, strict=True)
         ]
-        extents = (nothing(form.device) if side.extents is None else side.extents for side in self.sides)
+        extents = (no_lengths(spec.device) if side.extents is None else side.extents for side in self.sides)
         pairs = made[0].items if self.pairs is None else self.pairs
         grid = sum(part.n_items + (part.surplus > 0) for part in parts), max(part.blocks for part in parts), 1
-        launch(pack_rows, grid, (*extents, pairs, *targets), form.kinds, form.key_of_rows)
+        launch(pack_rows, grid, (*extents, pairs, *targets), spec.kinds, spec.key_of_rows)
         return made
 
 
 def memory(device: torch.device, sizes: Sequence[int]) -> Sequence[Tensor]:
-    """Float32 of these sizes, in one piece."""
+    """Float32 tensors of these sizes in one allocation."""
     return torch.empty(sum(sizes), device=device).split_with_sizes(sizes)
 
 
 @cache
-def nothing(device: torch.device) -> Tensor:
-    """In place of lengths that are not told: kernels are compiled for what they would be."""
+def no_lengths(device: torch.device) -> Tensor:
+    """A tensor in place of absent lengths, of their dtype, so that compiled kernels are the same."""
     return torch.zeros(1, dtype=torch.int64, device=device)
 
 
-class Part:
-    """A part of a side as it is packed: items, or of listed pairs their items; all but its memory.
+class PackedPart:
+    """Some items of one side, or one side of some listed pairs, as they are packed.
 
     Attributes:
-        own: whether of contexts (0) or queries (1).
+        own: side: contexts (0) or queries (1).
         first, n_items: items.
-        n_rows: packed rows, at least 1, as kernels read one even of empty items; `filled` tells whether there are any.
-        surplus: how many of them, behind the last item's, are zeros.
-        longest: rows of an item, at most.
-        slots: rows that each item takes, or 0: then they follow one another, as the lengths that a plan knows tell.
-        tiles: of queries the first tile of the plan, and how many.
-        room: numbers of four bytes that its rows, norms, powers, own and items take.
-        blocks: of ROWS rows of an item, or of the surplus; `source` of the kernel that packs it.
+        n_rows: packed rows, at least 1, as kernels read a row of empty items, too; `filled` is False where there are
+            none.
+        surplus: rows of zeros behind the last item.
+        longest: maximal rows of an item.
+        slots: rows of an item's slot, or 0 where rows follow one another by a plan's lengths.
+        tiles: first tile of queries in the plan, and their number.
+        workspace: sizes of its rows, norms, powers, self gradients and items, in units of four bytes.
+        blocks: programs of ROWS rows that an item, or the surplus, takes.
+        source: its layout for the kernel that packs it.
     """
 
     def __init__(
-        self, form: Form, own: int, first: int, n_items: int, n_rows: int, longest: int, slots: int, most: int,
+        self, spec: AttentionSpec, own: int, first: int, n_items: int, n_rows: int, longest: int, slots: int, most: int,
         tiles: tuple[int, int] = (0, 0),
     ) -> None:  # fmt: skip
         """`most` is the side's `slots`."""
-        self.form, self.own, self.first, self.n_items, self.tiles = form, own, first, n_items, tiles
+        self.spec, self.own, self.first, self.n_items, self.tiles = spec, own, first, n_items, tiles
         self.filled, self.longest, self.slots, self.most = n_rows > 0, longest, slots, most
         self.n_rows = max(n_rows, 1)
-        if own == 0 and not form.kind.LISTED:
+        if own == 0 and not spec.kind.LISTED:
             self.n_rows = rounded(self.n_rows, PITCH)
         self.surplus = self.n_rows - n_rows
-        of_rows = self.n_rows * form.dim * form.dtype.itemsize // 4
-        self.room = [of_rows, *[rounded(self.n_rows, 4)] * 3, 4 * n_items]
-        self.kind = form.kinds[own]
+        of_rows = self.n_rows * spec.dim * spec.dtype.itemsize // 4
+        self.workspace = [of_rows, *[rounded(self.n_rows, 4)] * 3, 4 * n_items]
+        self.kind = spec.kinds[own]
         self.blocks = -(-max(rounded(longest, TOGETHER.value), self.surplus) // self.kind.ROWS)
-        of_items = first, most, form.told[own], slots, form.columns[own], n_items, self.surplus
-        self.source = Source(*map(hidden, (*form.strides[own], *of_items)))
+        of_items = first, most, spec.has_lengths[own], slots, spec.columns[own], n_items, self.surplus
+        self.source = Source(*map(encoded, (*spec.strides[own], *of_items)))
 
     @classmethod
-    def slotted(cls, form: Form, own: int, first: int, n_items: int, longest: int) -> Part:
-        """Whose items have up to so many rows, and take as many each; contexts of listed pairs as S has of them."""
-        slots = longest if own else rounded(longest, PITCH if form.kind.LISTED else TOGETHER.value)
-        return cls(form, own, first, n_items, n_items * slots, slots, slots, longest)
+    def slotted(cls, spec: AttentionSpec, own: int, first: int, n_items: int, longest: int) -> PackedPart:
+        """A part whose items take `longest` rows each, padding included; contexts of listed pairs fill whole pitches of
+        S.
+        """
+        slots = longest if own else rounded(longest, PITCH if spec.kind.LISTED else TOGETHER.value)
+        return cls(spec, own, first, n_items, n_items * slots, slots, slots, longest)
 
-    def packed_in(self, rows: Tensor, norms: Tensor, powers: Tensor, own: Tensor, items: Tensor) -> Packed:
-        """What lies in memory of these sizes, float32."""
-        return Packed(rows.view(self.form.dtype).view(self.n_rows, -1), norms, powers, own, items.view(torch.int32))
-
-
-def rounded(count: Any, unit: int) -> Any:
-    """The next multiple."""
-    return -(-count // unit) * unit
-
-
-@triton.jit(
-    do_not_specialize=["contexts", "queries"],
-    do_not_specialize_on_alignment=["context_extents", "query_extents", "pairs"],
-)
-def pack_rows(context_extents, query_extents, pairs, contexts, queries, KIND: tl.constexpr):
-    """Copies rows of items into a part of either side, contexts' first."""
-    number = tl.program_id(0)
-    n = shown(contexts.source.n_items) + tl.minimum(shown(contexts.source.surplus), 1)
-    CONTEXTS: tl.constexpr = KIND.CONTEXTS  # names: Triton 3.6 hands on no field that is a tuple
-    QUERIES: tl.constexpr = KIND.QUERIES
-    if number < n:
-        pack_item(context_extents, pairs, contexts, number, CONTEXTS)
-    else:
-        pack_item(query_extents, pairs, queries, number - n, QUERIES)
-
-
-@triton.jit
-def pack_item(extents, pairs, target, number, KIND: tl.constexpr):
-    """Copies ROWS rows of an item, with their lengths; zeros and NaN of rows that are not finite.
-
-    Rows that are to be divided by their length get one in [1, 2) by a power of two first, which rounds nothing. Behind
-    the last item stands the surplus, zeros.
-    """
-    ROWS: tl.constexpr = KIND.ROWS
-    D: tl.constexpr = KIND.D
-    packed = target.packed
-    source = target.source
-    slots = shown(source.slots)
-    is_item = number < shown(source.n_items)
-    if KIND.LISTED:
-        item = tl.load(pairs + 2 * (shown(source.first) + number.to(tl.int64)) + shown(source.column))
-    else:
-        item = (shown(source.first) + tl.minimum(number, shown(source.n_items) - 1)).to(tl.int64)
-    first = number * slots
-    if slots == 0:
-        starts = target.starts + shown(source.first)
-        first = tl.load(starts + number) - tl.load(starts)
-    begin = tl.full((), 0, tl.int64)
-    count = begin + shown(source.most)
-    if KIND.PACKED:
-        begin = tl.load(extents + item)
-        count = tl.minimum(tl.load(extents + item + 1) - begin, count)
-    elif shown(source.told) > 0:
-        count = tl.minimum(tl.load(extents + item), count)
-    count = tl.where(is_item, tl.maximum(count, 0), 0).to(tl.int32)
-    slots = tl.where(is_item, slots, shown(source.surplus))
-    r = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    there = r < count
-    if is_item & (tl.program_id(1) == 0):
-        tl.store(packed.items + 4 * number, first)
-        tl.store(packed.items + 4 * number + 1, count)
-        tl.store(packed.items + 4 * number + 3, begin.to(tl.int32))
-    place = r.to(tl.int64)
-    if KIND.MASKED:
-        place = tl.load(target.places + item * shown(source.most) + r, mask=there, other=0)
-    offsets = ((begin + place) * shown(source.row_stride) + item * shown(source.item_stride)) * KIND.UNIT
-    d = tl.arange(0, KIND.WIDTH)
-    x = tl.load(
-        target.features + offsets[:, None] + d[None, :], mask=there[:, None] & (d < KIND.DIM)[None, :], other=0.0
-    )
-    x = x.to(tl.float32)
-    largest = tl.max(tl.where(x == x, tl.abs(x), float("inf")), 1)  # what a maximum with NaN is differs by version
-    fine = largest < float("inf")
-    x = tl.where(fine[:, None], x, 0.0)
-    scale = tl.where(fine & (largest > 0), largest, 1.0)  # so that squares neither overflow nor vanish
-    norms = scale * tl.sqrt(tl.sum((x / scale[:, None]) * (x / scale[:, None]), 1))
-    if KIND.NORMALIZE:
-        fine = fine & (norms < float("inf"))
-        norms = tl.where(norms >= 2.0**-126, norms, 0.0)
-        exponent = norms.to(tl.int32, bitcast=True) & 0x7F800000
-        power = tl.where(norms > 0, (0x7F000000 - exponent).to(tl.float32, bitcast=True), 0.0)
-        norms, x = norms * power, x * power[:, None]
-        tl.store(packed.powers + first + r, power, mask=there)
-    else:
-        fine = fine & (norms < MOST_LENGTH)
-        norms = tl.where(norms >= 2.0**-126, norms, 0.0)
-    x = tl.where(fine[:, None], x, 0.0)
-    taken = count if KIND.QUERIES else (count + TOGETHER - 1) // TOGETHER * TOGETHER
-    kept = r < tl.maximum(slots, taken)
-    cells = packed.rows + (first + r).to(tl.int64)[:, None] * D + d[None, :]
-    tl.store(cells, x.to(packed.rows.dtype.element_ty), mask=kept[:, None] & (d < D)[None, :])
-    tl.store(packed.norms + first + r, tl.where(fine, norms, float("nan")), mask=kept)
+    def packed_in(self, rows: Tensor, norms: Tensor, powers: Tensor, self_gradients: Tensor, items: Tensor) -> Packed:
+        """The part in memory of its `workspace` sizes, float32."""
+        return Packed(
+            rows.view(self.spec.dtype).view(self.n_rows, -1), norms, powers, self_gradients, items.view(torch.int32)
+        )

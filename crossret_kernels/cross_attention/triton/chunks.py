@@ -1,7 +1,7 @@
-"""Parts of a call whose similarities and packed rows fit a bounded workspace, run by run; their products.
+"""Runs of a call: parts of both sides whose similarities and packed rows fit a bounded workspace; their products.
 
-A call that fits one part, padding included, is cut up by its shapes alone: each item takes as many rows as any may
-have, and kernels read its lengths on the device. Others are cut up by their lengths, and rows follow one another.
+A call that fits one part, padding included, is cut up by shapes alone: each item has a slot of the maximal length, and
+kernels read lengths on the device. Larger calls are cut up by lengths on the host, and rows follow one another.
 """
 
 from __future__ import annotations
@@ -20,42 +20,40 @@ from torch import Tensor
 from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.cross_attention.triton.call import (
     PITCH,
-    TOGETHER,
-    Call,
-    Form,
+    AttentionCall,
+    AttentionSpec,
     Numbers,
-    Packed,
-    Part,
+    PackedPart,
     memory,
-    rounded,
 )
+from crossret_kernels.cross_attention.triton.packing import TOGETHER, Packed, rounded
 from crossret_kernels.gpu.planning import cut, most_of_parts, on_device
-from crossret_kernels.gpu.triton_launch import hidden
+from crossret_kernels.gpu.triton_launch import encoded
 from crossret_kernels.gpu.tuning import Attention
 
-PLANES = 5  # of values of every row of queries to an item of contexts, beside its similarities
-MOST_NUMBERS = 2**30 - 2  # of a part of the workspace: kernels count them in int32, sizes hidden
+PLANES = 5  # values kept of each row of queries and item of contexts: relevance, and four for gradients
+MOST_NUMBERS = 2**30 - 2  # maximal numbers of a tensor of the workspace: kernels count them in int32, encoded
 
 Ints = NDArray[np.int64]
 
 
-class Sizes(NamedTuple):
-    """Of a run; `hidden` as its kernels have them.
+class RunSizes(NamedTuple):
+    """Sizes of a run, encoded.
 
     Attributes:
         n_contexts, n_queries: items.
-        statistics_pitch: items of queries that a row of contexts meets, of a listed pair one.
+        statistics_pitch: items of queries that a row of contexts meets; 1 in listed pairs.
         context_rows: rows of contexts.
-        pitch: of S, in sixteens.
+        pitch: of S, in units of 16.
         plane: of statistics.
-        kept_pitch, kept_plane: of values kept for every item of contexts and row of queries.
+        kept_pitch, kept_plane: strides of the values kept of each item of contexts and row of queries.
         cells: of S.
-        gram_blocks: of a row of Gram matrices.
-        first_tile: of the plan.
-        tile_items: of queries in a tile where items have slots; else 0.
-        abreast: items of contexts that a program attends to.
-        pieces: tiles of an item of queries that has slots.
-        query_slots, context_slots: rows that an item takes; 0 where rows follow one another.
+        gram_blocks: blocks along a side of a Gram matrix.
+        first_tile: in the plan.
+        tile_items: items of queries in a tile where they have slots; else 0.
+        contexts_per_program: items of contexts that a program attends to.
+        pieces: tiles of an item of queries that has a slot.
+        query_slots, context_slots: rows of a slot; 0 where rows follow one another.
     """
 
     n_contexts: int
@@ -70,14 +68,14 @@ class Sizes(NamedTuple):
     gram_blocks: int
     first_tile: int
     tile_items: int
-    abreast: int
+    contexts_per_program: int
     pieces: int
     query_slots: int
     context_slots: int
 
 
 class ScoreStrides(NamedTuple):
-    """Where a run's scores stand among all; listed pairs are contexts of no queries."""
+    """First items of a run and strides of its scores among all scores; a listed pair counts as an item of contexts."""
 
     first_context: int
     first_query: int
@@ -85,8 +83,8 @@ class ScoreStrides(NamedTuple):
     query: int
 
 
-class Inputs(NamedTuple):
-    """A run as kernels read it; see `Run`."""
+class RunInputs(NamedTuple):
+    """Tensors and sizes of a `Run` as kernels take them."""
 
     S: Tensor
     tiles: Tensor
@@ -95,46 +93,46 @@ class Inputs(NamedTuple):
     grams: Tensor
     statistics: Tensor
     kept: Tensor
-    sizes: Sizes
+    sizes: RunSizes
     numbers: Numbers
 
 
-class Plan:
-    """What the lengths of both sides come to, of a call in several parts.
+class LengthPlan:
+    """Tables made of both sides' lengths, for a call in several parts.
 
     Attributes:
-        rows: of contexts and of queries (items + 1,), where their rows begin among all of their side.
-        longest: rows of either side's longest item.
-        tile_rows, tile_items: of tiles of queries the first rows and items, ending with what is behind the last.
-        tiles: (tiles + 1, 2) int32 on the device, tile_rows and tile_items.
+        rows: first row of every item among all of its side, (items + 1,), of contexts and of queries.
+        longest: rows of the longest item of either side.
+        tile_rows, tile_items: first rows and items of the tiles of queries, and the ends of the last.
+        tiles: (tiles + 1, 2) int32 on the device: these two.
         starts: `rows` on the device, int32.
     """
 
-    def __init__(self, call: Call) -> None:
-        form, counts = call.form, [side.known_counts() for side in call.sides]
+    def __init__(self, call: AttentionCall) -> None:
+        spec, counts = call.spec, [side.known_counts() for side in call.sides]
         self.rows = [
             np.concatenate([[0], of_side.cumsum()]) for of_side in (rounded(counts[0], TOGETHER.value), counts[1])
         ]
         self.longest = [int(of_side.max()) for of_side in counts]
-        self.tile_rows, self.tile_items = tiles_of(counts[1], self.rows[1], form.kind.N, form.kind.G, form.kind.LONG)
+        self.tile_rows, self.tile_items = tiles_of(counts[1], self.rows[1], spec.kind.N, spec.kind.G, spec.kind.LONG)
         tiles = np.stack([self.tile_rows, self.tile_items], 1)
-        self.tiles, *self.starts = on_device(form.device, tiles, *self.rows)
-        self.form, self.most = form, [side.slots for side in call.sides]
+        self.tiles, *self.starts = on_device(spec.device, tiles, *self.rows)
+        self.spec, self.most = spec, [side.slots for side in call.sides]
 
-    def parts(self, gradients: bool) -> tuple[list[Part], list[Part]]:
-        """Parts that fit, of contexts and of queries, with similarities' gradients or without."""
-        form, (contexts, queries) = self.form, self.rows
+    def parts(self, gradients: bool) -> tuple[list[PackedPart], list[PackedPart]]:
+        """Parts of contexts and of queries that fit the workspace, with similarities' gradients where asked."""
+        spec, (contexts, queries) = self.spec, self.rows
         (n_contexts, n_queries), longest = (len(rows) - 1 for rows in self.rows), self.longest
         most_cells = Attention.CELL_BYTES // (8 if gradients else 4)
-        if form.kind.LONG:  # statistics of every item of queries, and sums of every tile
+        if spec.kind.LONG:  # statistics of each item of queries and sums of each tile count, too
             most_cells = most_cells * queries[-1] // (queries[-1] + 2 * n_queries + len(self.tile_rows))
-        most_rows = max(1, Attention.ROW_BYTES // (4 * form.dim))
+        most_rows = max(1, Attention.ROW_BYTES // (4 * spec.dim))
         weights = contexts[-1] + PLANES * n_contexts
         most_contexts, most_queries = most_of_parts((weights, queries[-1]), longest[1], most_rows, int(most_cells))
-        most_items = max(1, Attention.GRAM_BYTES // (4 * gram_pitch_of(longest[0], form) ** 2))
+        most_items = max(1, Attention.GRAM_BYTES // (4 * gram_pitch_of(longest[0], spec) ** 2))
         bounds = cut((contexts + PLANES * np.arange(n_contexts + 1), most_contexts), most_items=most_items)
         of_contexts = [self._part(0, *ends) for ends in pairwise(bounds)]
-        if form.kind.LONG:  # whose pieces stay together
+        if spec.kind.LONG:  # pieces of an item stay together
             tiles = [bisect_left(self.tile_items, item) for item in cut((queries, most_queries))]
         else:
             tiles = cut((self.tile_rows, most_queries))
@@ -144,15 +142,15 @@ class Plan:
         ]
         return of_contexts, of_queries
 
-    def _part(self, own: int, first: int, last: int, tiles: tuple[int, int] = (0, 0)) -> Part:
+    def _part(self, own: int, first: int, last: int, tiles: tuple[int, int] = (0, 0)) -> PackedPart:
         n_rows = int(self.rows[own][last] - self.rows[own][first])
-        return Part(self.form, own, first, last - first, n_rows, self.longest[own], 0, self.most[own], tiles)
+        return PackedPart(self.spec, own, first, last - first, n_rows, self.longest[own], 0, self.most[own], tiles)
 
 
 def tiles_of(counts: Ints, rows: Ints, size: int, most: int, long: bool) -> tuple[Ints, Ints]:
-    """First rows and first items of tiles of at most `size` rows and `most` whole items; ends with what is behind them.
+    """First rows and first items of tiles of at most `size` rows and `most` whole items, and the ends of the last.
 
-    Of `long` items, which may have more rows than that, tiles hold a piece of one item each.
+    Items that are `long` may exceed a tile: each tile then holds a piece of one item.
     """
     if long:
         pieces = np.maximum(-(-counts // size), 1)
@@ -164,23 +162,24 @@ def tiles_of(counts: Ints, rows: Ints, size: int, most: int, long: bool) -> tupl
 
 
 class Layout:
-    """Some items of contexts against some tiles of queries, or some listed pairs: all of a run but its memory.
+    """Sizes of a run: parts of contexts and queries, or of listed pairs, without memory.
 
     Attributes:
         parts: of contexts and queries.
-        n_tiles: of queries.
-        pieces, pulls: columns of what long queries' tiles leave, and numbers of it.
-        sizes: of the run, as kernels have them.
-        room: numbers of each part of the workspace, as `Run` has them.
-        saved: numbers of four bytes that contexts, queries and these take.
-        shape, strides: of the products in S, (rows of queries, of contexts), of listed pairs (pairs, slots, slots).
-        of_grams, of_statistics, grid: of kernels that have a program for every block of a Gram matrix, block of rows of
-            contexts and item of queries, tile of queries and some items of contexts.
-        warps: of the last.
+        n_tiles: tiles of queries.
+        pieces, norm_sums: columns and size of the sums that long queries' tiles leave.
+        sizes: of the run, encoded.
+        workspace: sizes of the tensors of `Run`.
+        saved: sizes of packed contexts, packed queries and the workspace, in units of four bytes.
+        shape, strides: of the products in S, (rows of queries, rows of contexts), of listed pairs (pairs, slots,
+            slots).
+        of_grams, of_statistics, grid: grids: a program for each block of a Gram matrix; block of rows of contexts and
+            item of queries; tile of queries and some items of contexts.
+        warps: of `grid`.
     """
 
-    def __init__(self, contexts: Part, queries: Part) -> None:
-        form, kind, slots = contexts.form, contexts.form.kind, (contexts.slots, queries.slots)
+    def __init__(self, contexts: PackedPart, queries: PackedPart) -> None:
+        spec, kind, slots = contexts.spec, contexts.spec.kind, (contexts.slots, queries.slots)
         self.parts, listed = (contexts, queries), kind.LISTED
         tile_items, pieces = 0, 1
         first_tile, self.n_tiles = queries.tiles
@@ -190,23 +189,31 @@ class Layout:
             self.n_tiles = -(-queries.n_items // tile_items) * pieces
         rows, columns = contexts.n_rows, queries.n_rows
         pitch = -(-(slots[0] if listed else rows) // PITCH)
-        gram_pitch = gram_pitch_of(contexts.longest, form)
-        abreast = max(1, min(Attention.CONTEXTS_ABREAST, contexts.n_items * self.n_tiles // Attention.PROGRAMS))
+        gram_pitch = gram_pitch_of(contexts.longest, spec)
+        contexts_per_program = max(
+            1, min(Attention.CONTEXTS_PER_PROGRAM, contexts.n_items * self.n_tiles // Attention.PROGRAMS)
+        )
         met_queries, met_contexts = (1, 1) if listed else (queries.n_items, contexts.n_items)
         plane, kept_plane = rounded(rows * met_queries, 4) if kind.LONG else 0, rounded(columns * met_contexts, 4)
         row = pitch * PITCH
         sizes = (
             contexts.n_items, queries.n_items, met_queries, rows, pitch, plane, 0 if listed else columns, kept_plane,
-            columns * row, gram_pitch // kind.C, first_tile, tile_items, abreast, pieces, slots[1], slots[0],
+            columns * row, gram_pitch // kind.C, first_tile, tile_items, contexts_per_program, pieces, slots[1],
+            slots[0],
         )  # fmt: skip
-        self.sizes = Sizes(*map(hidden, sizes))
-        self.room = [contexts.n_items * gram_pitch**2, PLANES * kept_plane, columns * row + kind.C, 2 * plane or 16]
-        self.saved = [*contexts.room, *queries.room, *self.room]
+        self.sizes = RunSizes(*map(encoded, sizes))
+        self.workspace = [
+            contexts.n_items * gram_pitch**2,
+            PLANES * kept_plane,
+            columns * row + kind.C,
+            2 * plane or 16,
+        ]
+        self.saved = [*contexts.workspace, *queries.workspace, *self.workspace]
         self.shape = (contexts.n_items, slots[1], slots[0]) if listed else (columns, rows)
         self.strides = (slots[1] * row, row, 1) if listed else (row, 1)
         self.pieces = pieces if listed else self.n_tiles
-        self.pulls = rows * self.pieces
-        if max(*self.room[1:], self.pulls) >= MOST_NUMBERS:
+        self.norm_sums = rows * self.pieces
+        if max(*self.workspace[1:], self.norm_sums) >= MOST_NUMBERS:
             raise UnsupportedByBackend(
                 "backend 'triton' cannot serve this call: similarities of an item of regions and one of words, of up "
                 f"to {contexts.longest} and {queries.longest} rows, take more than its workspace can number"
@@ -214,64 +221,65 @@ class Layout:
         blocks = gram_pitch // kind.C
         self.of_grams = contexts.n_items, blocks**2, 1
         self.of_statistics = queries.n_items, -(-(slots[0] if listed else rows) // kind.C), 1
-        self.grid = self.n_tiles, 1 if listed else -(-contexts.n_items // abreast), 1
+        self.grid = self.n_tiles, 1 if listed else -(-contexts.n_items // contexts_per_program), 1
         self.warps = Attention.warps(kind.N)
 
 
 @lru_cache(256)
-def whole(form: Form, n_contexts: int, longest: int, n_queries: int, longest_query: int) -> Layout | None:
-    """Of all pairs, where they fit one part, padding included; given items and rows of each of either side."""
-    contexts = Part.slotted(form, 0, 0, n_contexts, longest)
-    queries = Part.slotted(form, 1, 0, n_queries, longest_query)
+def single_part(
+    spec: AttentionSpec, n_contexts: int, longest: int, n_queries: int, longest_query: int
+) -> Layout | None:
+    """Layout of all pairs in one part, of so many items and slots of each side; None where it does not fit."""
+    contexts = PackedPart.slotted(spec, 0, 0, n_contexts, longest)
+    queries = PackedPart.slotted(spec, 1, 0, n_queries, longest_query)
     fits = 8 * (contexts.n_rows + PLANES * n_contexts) * queries.n_rows <= Attention.CELL_BYTES
-    fits = fits and 4 * max(contexts.n_rows, queries.n_rows) * form.dim <= Attention.ROW_BYTES
-    fits = fits and 4 * n_contexts * gram_pitch_of(longest, form) ** 2 <= Attention.GRAM_BYTES
+    fits = fits and 4 * max(contexts.n_rows, queries.n_rows) * spec.dim <= Attention.ROW_BYTES
+    fits = fits and 4 * n_contexts * gram_pitch_of(longest, spec) ** 2 <= Attention.GRAM_BYTES
     return Layout(contexts, queries) if fits else None
 
 
 @lru_cache(256)
-def listed(form: Form, first: int, n_pairs: int, longest: int, longest_query: int) -> Layout:
-    """Of listed pairs from the first on."""
-    return Layout(*(Part.slotted(form, own, first, n_pairs, x) for own, x in enumerate((longest, longest_query))))
+def listed(spec: AttentionSpec, first: int, n_pairs: int, longest: int, longest_query: int) -> Layout:
+    """Layout of `n_pairs` listed pairs from `first` on."""
+    return Layout(*(PackedPart.slotted(spec, own, first, n_pairs, x) for own, x in enumerate((longest, longest_query))))
 
 
 @lru_cache(256)
-def score_strides(first: tuple[int, int], strides: tuple[int, ...], form: Form) -> ScoreStrides:
-    """Of a run from these items on, among scores of such strides."""
-    along = (strides[0], 0) if form.kind.LISTED else strides[:: form.order]
-    return ScoreStrides(*map(hidden, (*first, *along)))
+def score_strides(first: tuple[int, int], strides: tuple[int, ...], spec: AttentionSpec) -> ScoreStrides:
+    """Encoded first items of a run and strides of its scores."""
+    along = (strides[0], 0) if spec.kind.LISTED else strides[:: spec.order]
+    return ScoreStrides(*map(encoded, (*first, *along)))
 
 
 class Run:
     """A run with its memory.
 
     Attributes:
-        call, layout: it belongs to, and is made by.
-        made: whether relevances are there already, and what gradients are made of.
-        contexts, queries: its packed rows.
-        inputs: of its kernels. grams has room for the contexts' Gram matrices, (items, pitch, pitch); kept for planes
-            of values of every item of contexts and row of queries; S for the products of all rows, (rows of queries,
-            pitch), and zeros that are read behind the last; statistics for those of long queries, (2, rows of contexts,
-            items).
+        call, layout: of the run.
+        computed: True where relevances, and what gradients need, are there already.
+        contexts, queries: packed rows.
+        inputs: of kernels: grams (items, pitch, pitch) of the contexts; planes of values kept of each item of contexts
+            and row of queries; S, products of all rows (rows of queries, pitch) with zeros behind the last; statistics
+            of long queries (2, rows of contexts, items).
     """
 
     def __init__(
-        self, call: Call, layout: Layout, sides: Sequence[Packed], tiles: Tensor | None = None,
-        room: Sequence[Tensor] = (), made: bool = False,
+        self, call: AttentionCall, layout: Layout, sides: Sequence[Packed], tiles: Tensor | None = None,
+        workspace: Sequence[Tensor] = (), computed: bool = False,
     ) -> None:  # fmt: skip
-        """`room` is its memory, where there is some already."""
-        self.call, self.layout, self.made = call, layout, made
+        """`workspace`: memory of the layout's sizes, or none yet."""
+        self.call, self.layout, self.computed = call, layout, computed
         self.contexts, self.queries = contexts, queries = sides
-        grams, kept, S, statistics = room or memory(call.form.device, layout.room)
+        grams, kept, S, statistics = workspace or memory(call.spec.device, layout.workspace)
         tiles = queries.items if tiles is None else tiles
-        self.inputs = Inputs(S, tiles, contexts, queries, grams, statistics, kept, layout.sizes, call.form.numbers)
+        self.inputs = RunInputs(S, tiles, contexts, queries, grams, statistics, kept, layout.sizes, call.spec.numbers)
 
     def score_strides(self, scores: Tensor) -> ScoreStrides:
         first, second = self.layout.parts
-        return score_strides((first.first, second.first), scores.stride(), self.call.form)
+        return score_strides((first.first, second.first), scores.stride(), self.call.spec)
 
     def matrix(self, cells: Tensor) -> Tensor:
-        """Cells of S as (rows of queries, rows of contexts), of listed pairs (pairs, slots, slots)."""
+        """Cells of S as a matrix (rows of queries, rows of contexts), of listed pairs a batch (pairs, slots, slots)."""
         return cells.as_strided(self.layout.shape, self.layout.strides)
 
     def rows_of(self, side: Packed) -> Tensor:
@@ -280,14 +288,14 @@ class Run:
         return rows if self.call.pairs is None else rows.view(self.layout.parts[0].n_items, -1, rows.size(1))
 
     def multiply(self) -> None:
-        """S = Q Cᵀ."""
+        """Similarities S = Q Cᵀ."""
         multiply(self.rows_of(self.queries), self.rows_of(self.contexts).mT, self.matrix(self.inputs.S))
 
 
 def multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """The float32 product of two matrices, or of batches of them."""
+    """Stores the float32 product of two matrices, or of batches of them."""
     product = torch.mm if left.dim() == 2 else torch.bmm
-    if left.is_cpu:  # Triton's interpreter is at work; there is no product of halves with sums in float32
+    if left.is_cpu:  # Triton's interpreter: the CPU has no product of halves with float32 sums
         product(left.float(), right.float(), out=out)
     elif left.dtype == torch.float32:
         product(left, right, out=out)
@@ -295,50 +303,52 @@ def multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
         product(left, right, torch.float32, out=out)
 
 
-def gram_pitch_of(longest: int, form: Form) -> int:
-    """Rows of a Gram matrix: whole blocks, which take no masks."""
-    return -(-max(longest, 1) // form.kind.C) * form.kind.C
+def gram_pitch_of(longest: int, spec: AttentionSpec) -> int:
+    """Rows of a Gram matrix: whole blocks, so that loads need no masks."""
+    return -(-max(longest, 1) // spec.kind.C) * spec.kind.C
 
 
-def whole_of(call: Call) -> Layout | None:
-    """Of all pairs of a call, where they fit one part."""
+def single_part_of(call: AttentionCall) -> Layout | None:
+    """`single_part` of a call."""
     contexts, queries = call.sides
-    return whole(call.form, contexts.n_items, contexts.slots, queries.n_items, queries.slots)
+    return single_part(call.spec, contexts.n_items, contexts.slots, queries.n_items, queries.slots)
 
 
-def run_in(saved: Tensor, call: Call, layout: Layout, made: bool) -> Run:
-    """The run of a whole call in `layout.saved` numbers, in which it is packed, or made already."""
+def run_in(saved: Tensor, call: AttentionCall, layout: Layout, computed: bool) -> Run:
+    """The run of a whole call in `saved` memory, packed here or computed by the forward pass."""
     places = saved.split_with_sizes(layout.saved)
-    if made:
+    if computed:
         contexts, queries = layout.parts
         sides = [contexts.packed_in(*places[:5]), queries.packed_in(*places[5:10])]
     else:
-        sides = call.pack(*layout.parts, room=places[:10])
-    return Run(call, layout, sides, None, places[10:], made)
+        sides = call.pack(*layout.parts, workspace=places[:10])
+    return Run(call, layout, sides, None, places[10:], computed)
 
 
-def planned_runs(call: Call, plan: Plan, parts: Sequence[Sequence[Part]], outer: int = 0) -> Iterator[Run]:
-    """All pairs of parts, those of the outer side packed once, others once for each part of those."""
+def planned_runs(
+    call: AttentionCall, plan: LengthPlan, parts: Sequence[Sequence[PackedPart]], outer: int = 0
+) -> Iterator[Run]:
+    """Runs of all pairs of parts: each part of the outer side is packed once, others once for each of these."""
     packed: list[Packed | None] = [None, None]
     inner = 1 - outer
     for own in parts[outer]:
         (packed[outer],) = call.pack(own, starts=plan.starts)
         for other in parts[inner]:
             if packed[inner] is None or len(parts[inner]) > 1:
-                packed[inner] = None  # whose memory the next one takes
+                packed[inner] = None  # frees the memory that the next part takes
                 (packed[inner],) = call.pack(other, starts=plan.starts)
             layout = Layout(other, own) if outer else Layout(own, other)
             yield Run(call, layout, [side for side in packed if side is not None], plan.tiles)
 
 
-def listed_runs(call: Call, most_bytes: int) -> Iterator[Run]:
-    """Listed pairs in runs of at most so many bytes; items that take part in several are packed for each."""
+def listed_runs(call: AttentionCall, most_bytes: int) -> Iterator[Run]:
+    """Runs of listed pairs of at most `most_bytes`; an item is packed once for each of its pairs."""
     assert call.pairs is not None
-    form, n_pairs = call.form, call.pairs.size(0)
+    spec, n_pairs = call.spec, call.pairs.size(0)
     rows = [side.slots for side in call.sides]
-    cells = 2 * rows[1] * rounded(rows[0], PITCH) + gram_pitch_of(rows[0], form) ** 2 + PLANES * rows[1]
-    of_pair = (rounded(rows[0], PITCH) + rows[1]) * form.dim * form.dtype.itemsize + 4 * cells
+    cells = 2 * rows[1] * rounded(rows[0], PITCH) + gram_pitch_of(rows[0], spec) ** 2 + PLANES * rows[1]
+    of_pair = (rounded(rows[0], PITCH) + rows[1]) * spec.dim * spec.dtype.itemsize + 4 * cells
     most = max(1, most_bytes // of_pair)
     for first in range(0, n_pairs, most):
-        layout = listed(form, first, min(most, n_pairs - first), rows[0], rows[1])
-        yield Run(call, layout, call.pack(*layout.parts))  # held by nothing here: its memory is for the next
+        layout = listed(spec, first, min(most, n_pairs - first), rows[0], rows[1])
+        yield Run(call, layout, call.pack(*layout.parts))  # no reference stays, so that the next run takes its memory

@@ -1,4 +1,4 @@
-"""Gradients of features in Triton: what their packed rows have summed up, stored where the rows lie."""
+"""Gradients of features in Triton: sums over packed rows, stored in the features' layout."""
 
 from __future__ import annotations
 
@@ -9,21 +9,25 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from crossret_kernels.cross_attention.triton.attention import clean, item_of, wide
-from crossret_kernels.cross_attention.triton.call import Call, Packed, Part, Source
+from crossret_kernels.cross_attention.triton.attention import int64, item_of, zero_nan
+from crossret_kernels.cross_attention.triton.call import AttentionCall, PackedPart
 from crossret_kernels.cross_attention.triton.chunks import gram_pitch_of, multiply
+from crossret_kernels.cross_attention.triton.packing import Packed, Source
 from crossret_kernels.cross_attention.triton.relevances import TINY
-from crossret_kernels.gpu.triton_launch import hidden, launch
-from crossret_kernels.gpu.triton_tiles import inverse, shown
+from crossret_kernels.gpu.triton_launch import encoded, launch
+from crossret_kernels.gpu.triton_tiles import decoded, inverse
 
-NOWHERE = Source(*map(hidden, (0,) * len(Source._fields)))
+NOWHERE = Source(*map(encoded, (0,) * len(Source._fields)))
 
 
-class Summed(NamedTuple):
-    """`Sums` as kernels read them, and where gradients of their rows lie.
+class KernelSums(NamedTuple):
+    """`FeatureSums` as kernels read them.
 
     Attributes:
-        items, order, ends: of listed pairs, by number: the item, sorted; the pairs in this order; where an item's end.
+        out: gradients of the features.
+        places: rows that a mask keeps.
+        items, order, ends: of listed pairs, sorted by item: the item, the pair, the end of the item's pairs.
+        source: layout of `out`.
     """
 
     out: Tensor
@@ -38,29 +42,31 @@ class Summed(NamedTuple):
     source: Source
 
 
-class Sums:
-    """Gradients of a packed part of one side, summed up in float32.
+class FeatureSums:
+    """Gradients of a part of one side, summed over runs in float32.
 
     Attributes:
-        call, part, packed: its rows.
-        out: where their gradients are to lie.
-        grams: of contexts ∂L/∂G + its transpose of every item, (items, pitch, pitch).
-        total: of rows but for what grams and `packed.own` bring, (rows, D).
-        later: whether a run has left something there.
+        call, part, packed: rows of the part.
+        out: gradients of the features.
+        grams: ∂L/∂G plus its transpose of each item of contexts, (items, pitch, pitch).
+        total: sums of rows without the parts of `grams` and `packed.self_gradients`, (rows, D).
+        later: True where an earlier run has stored sums.
     """
 
-    def __init__(self, call: Call, part: Part, packed: Packed, out: Tensor, grams: Tensor, total: Tensor) -> None:
+    def __init__(
+        self, call: AttentionCall, part: PackedPart, packed: Packed, out: Tensor, grams: Tensor, total: Tensor
+    ) -> None:
         self.call, self.part, self.packed, self.out, self.grams, self.total = call, part, packed, out, grams, total
         self.later = False
 
     @staticmethod
-    def room_of(part: Part) -> list[int]:
-        """Numbers of grams and total."""
-        grams = 16 if part.own else part.n_items * gram_pitch_of(part.longest, part.form) ** 2
-        return [grams, part.n_rows * part.form.dim]
+    def workspace_of(part: PackedPart) -> list[int]:
+        """Sizes of `grams` and `total`."""
+        grams = 16 if part.own else part.n_items * gram_pitch_of(part.longest, part.spec) ** 2
+        return [grams, part.n_rows * part.spec.dim]
 
     def add(self, left: Tensor, right: Tensor) -> None:
-        """Adds a product of a run to the total."""
+        """Adds the product of a run to `total`."""
         total = self.total.view(*left.shape[:-1], right.size(-1))
         product = torch.empty_like(total) if self.later else total
         multiply(left, right.to(left.dtype), product)
@@ -68,69 +74,71 @@ class Sums:
             total.add_(product)
         self.later = True
 
-    def stored(self) -> Summed:
-        """As kernels have it; of listed pairs all of an item at once, in the order of the list."""
+    def stored(self) -> KernelSums:
+        """The sums as kernels read them; pairs are sorted by item, so that one program adds up all pairs of an item."""
         call, part, strides = self.call, self.part, self.out.stride()
         items = order = ends = self.packed.items
         if call.pairs is not None:
-            pairs = call.pairs[part.first : part.first + part.n_items, call.form.columns[part.own]]
+            pairs = call.pairs[part.first : part.first + part.n_items, call.spec.columns[part.own]]
             items, order = pairs.sort(stable=True)
             ends = torch.searchsorted(items, items, right=True)
-        item_stride, pitch = 0 if part.kind.PACKED else strides[0], hidden(gram_pitch_of(part.longest, part.form))
+        item_stride, pitch = 0 if part.kind.PACKED else strides[0], encoded(gram_pitch_of(part.longest, part.spec))
         source = item_stride, strides[-2], part.first, part.most, 0, part.slots, 0, part.n_items, 0
-        places, lies = call.places[part.own], Source(*map(hidden, source))
-        return Summed(self.out, places, items, order, ends, self.packed, self.total, self.grams, pitch, lies)
+        places, layout = call.places[part.own], Source(*map(encoded, source))
+        return KernelSums(self.out, places, items, order, ends, self.packed, self.total, self.grams, pitch, layout)
 
 
-def store(*sums: Sums) -> None:
-    """Sums of parts as gradients where their rows lie, at most one of either side; of those that runs have left."""
+def store(*sums: FeatureSums) -> None:
+    """Stores the sums of at most one part of either side as gradients of features; parts that no run reached are left
+    out.
+    """
     sums = tuple(own for own in sums if own.later)
     if not sums:
         return
-    form, made = sums[0].call.form, [own.stored() for own in sums]
+    spec, made = sums[0].call.spec, [own.stored() for own in sums]
     summed = [made[0]._replace(source=NOWHERE)] * 2
     for own, of_own in zip(sums, made, strict=True):
         summed[own.part.own] = of_own
-    # Of either side, as one may be summed up in float32; hidden strides may take more than 32 bits.
+    # Either side's dtype and width of strides: one may be summed in float32.
     outs = [(own.out.dtype, own.out.stride(0) >= 2**30 - 2 and own.source is not NOWHERE) for own in summed]
     grid = sum(own.part.n_items for own in sums), max(own.part.blocks for own in sums), 1
-    launch(store_gradients, grid, (*summed,), form.kinds, (form.key, *outs))
+    launch(store_gradients, grid, (*summed,), spec.kinds, (spec.key, *outs))
 
 
 @triton.jit
 def add_gram_products(total, summed, item, first, count, place, KIND: tl.constexpr):
-    """Adds (∂L/∂G + its transpose) C to these rows of an item of contexts."""
+    """Adds (∂L/∂G + its transpose) C to the rows of an item of contexts."""
     d = tl.arange(0, KIND.WIDTH)
-    pitch = shown(summed.gram_pitch)
+    pitch = decoded(summed.gram_pitch)
     for c in range(0, count):
-        of_grams = tl.load(summed.grams + (wide(item) * pitch + c) * pitch + place, mask=place < count, other=0.0)
-        rows = summed.packed.rows + wide(first + c) * KIND.D + d
+        of_grams = tl.load(summed.grams + (int64(item) * pitch + c) * pitch + place, mask=place < count, other=0.0)
+        rows = summed.packed.rows + int64(first + c) * KIND.D + d
         total += of_grams[:, None] * tl.load(rows, mask=d < KIND.D, other=0.0).to(tl.float32)[None, :]
     return total
 
 
 @triton.jit
 def of_features(total, own, packed, rows, there, KIND: tl.constexpr):
-    """(ROWS, WIDTH) gradients of rows from what their packed ones have summed up, of themselves too."""
+    """Gradients (ROWS, WIDTH) of features from the sums of their packed rows, through the normalisation."""
     d = tl.arange(0, KIND.WIDTH)
     cells = packed.rows + rows.to(tl.int64)[:, None] * KIND.D + d[None, :]
     x = tl.load(cells, mask=there[:, None] & (d < KIND.D)[None, :], other=0.0).to(tl.float32)
-    norms = clean(tl.load(packed.norms + rows, mask=there, other=0.0))
+    norms = zero_nan(tl.load(packed.norms + rows, mask=there, other=0.0))
     if KIND.NORMALIZE:
         x = x * inverse(norms)[:, None]
         total = total - tl.sum(total * x, 1)[:, None] * x
         return total * tl.load(packed.powers + rows, mask=there, other=0.0)[:, None]
     if KIND.QUERIES:
-        shares = 1.0 / tl.maximum(norms, TINY)  # twice: the square itself may be out of range
+        shares = 1.0 / tl.maximum(norms, TINY)  # applied twice: the square may be out of range
         total += (own * shares)[:, None] * (x * shares[:, None])
     return total
 
 
 @triton.jit(do_not_specialize=["contexts", "queries"])
 def store_gradients(contexts, queries, KIND: tl.constexpr):
-    """Sums of a part of either side, contexts' first, as the gradients of their items."""
+    """Stores gradients of a part of either side, contexts first."""
     number = tl.program_id(0)
-    n = shown(contexts.source.n_items)
+    n = decoded(contexts.source.n_items)
     CONTEXTS: tl.constexpr = KIND.CONTEXTS
     QUERIES: tl.constexpr = KIND.QUERIES
     if number < n:
@@ -141,13 +149,13 @@ def store_gradients(contexts, queries, KIND: tl.constexpr):
 
 @triton.jit
 def store_item(summed, number, KIND: tl.constexpr):
-    """Gradients of ROWS rows of an item, where they lie, and zeros in what other slots it has.
+    """Stores gradients of ROWS rows of an item, and zeros in the rest of its slot.
 
-    Of listed pairs the sums of all of an item's are added to what is there, by its first one.
+    The first listed pair of an item adds the sums of all its pairs to what is there.
     """
     packed = summed.packed
     source = summed.source
-    item = wide(shown(source.first) + number)
+    item = int64(decoded(source.first) + number)
     own = number
     end = number + 1
     if KIND.LISTED:
@@ -169,16 +177,16 @@ def store_item(summed, number, KIND: tl.constexpr):
             cells = summed.total + rows.to(tl.int64)[:, None] * KIND.D + d[None, :]
             total += tl.load(cells, mask=there[:, None] & (d < KIND.D)[None, :], other=0.0)
             if KIND.QUERIES:
-                along += tl.load(packed.own + rows, mask=there, other=0.0)
+                along += tl.load(packed.self_gradients + rows, mask=there, other=0.0)
             else:
                 total = add_gram_products(total, summed, pair, first, count, place, KIND)
         total = of_features(total, along, packed, own_first + place, there, KIND)
-        given = 0 if KIND.PACKED or KIND.LISTED else tl.minimum(shown(source.slots), shown(source.most))
+        given = 0 if KIND.PACKED or KIND.LISTED else tl.minimum(decoded(source.slots), decoded(source.most))
         stored = place < tl.maximum(count, given)
         begin = tl.load(packed.items + 4 * own + 3).to(tl.int64)
         if KIND.MASKED:
-            place = tl.load(summed.places + item * shown(source.most) + place, mask=stored, other=0)
-        offsets = (begin + place) * shown(source.row_stride) + item * shown(source.item_stride)
+            place = tl.load(summed.places + item * decoded(source.most) + place, mask=stored, other=0)
+        offsets = (begin + place) * decoded(source.row_stride) + item * decoded(source.item_stride)
         found = summed.out + offsets[:, None] + d[None, :]
         inside = stored[:, None] & (d < KIND.DIM)[None, :]
         if KIND.LISTED:

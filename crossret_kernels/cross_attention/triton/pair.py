@@ -1,4 +1,4 @@
-"""A pair of stacked cross attention in Triton as one program has it: all its contexts by all its queries."""
+"""A pair of stacked cross attention in Triton as one program holds it: all its contexts by all its queries."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from torch import Tensor
 from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.gpu.sides import Side, both_sides, shared_memory
-from crossret_kernels.gpu.triton_launch import hidden
-from crossret_kernels.gpu.triton_tiles import inverse, shown
+from crossret_kernels.gpu.triton_launch import encoded
+from crossret_kernels.gpu.triton_tiles import decoded, inverse
 from crossret_kernels.gpu.tuning import AttendedPairs, slots_for
 
-EPS = tl.constexpr(1e-8)  # of the published code: added to norms after the root, and the cosine's least denominator
-LARGE = tl.constexpr(1e15)  # from which on similarities are made smaller before they are squared
+EPS = tl.constexpr(1e-8)  # the published code's: added to norms after the root, and least denominator of the cosine
+LARGE = tl.constexpr(1e15)  # magnitude from which on similarities are scaled down before squaring
 K = tl.constexpr(AttendedPairs.COLUMNS)
-ALL, LENGTHS, OFFSETS, MASK = range(4)  # what tells how many rows an item has
+ALL, LENGTHS, OFFSETS, MASK = range(4)  # source of an item's number of rows
 
 
-class Lie(NamedTuple):
-    """Where a side's rows lie, sizes hidden; strides are counted in the kind's units.
+class SideLayout(NamedTuple):
+    """Layout of a side's rows; sizes are encoded, strides in UNIT elements.
 
     Attributes:
-        extents: lengths or offsets; places: of a mask's rows, in order. Any tensor where there are none.
-        slots: rows that an item has at most.
+        extents: lengths or offsets; places: of the rows a mask keeps. Any tensor where there are none.
+        slots: maximal rows of an item.
     """
 
     features: Tensor
@@ -39,19 +39,19 @@ class Lie(NamedTuple):
     row_stride: int
 
 
-class Kind(NamedTuple):
-    """What kernels are compiled for.
+class PairKind(NamedTuple):
+    """Compile-time constants of the kernels.
 
     Attributes:
         CLIPS, NORM, NORMALIZE, POOLING: options; NORM is raw_feature_norm without the clip.
-        COLUMN: of pairs, the contexts'.
+        COLUMN: of contexts in pairs.
         C, Q: slots of a tile for contexts and queries.
-        ATTENDED: whether there are attended vectors.
-        EVEN: whether `K` divides D.
-        OF_CONTEXTS: of sums over an item's pairs, which side they are of.
-        CONTEXT_EXTENTS, QUERY_EXTENTS: one of `ALL`, `LENGTHS`, `OFFSETS` and `MASK`.
+        ATTENDED: attended vectors are wanted.
+        EVEN: `K` divides D.
+        OF_CONTEXTS: side of an item whose pairs are summed.
+        CONTEXT_EXTENTS, QUERY_EXTENTS: `ALL`, `LENGTHS`, `OFFSETS` or `MASK`.
         CONTEXT_UNIT, QUERY_UNIT: elements that strides are counted in.
-        PRECISION, SECOND: of products of features, and of those with float32 numbers.
+        PRECISION, SECOND: of products of features, and of products with float32 numbers.
     """
 
     CLIPS: bool
@@ -72,8 +72,8 @@ class Kind(NamedTuple):
     SECOND: str
 
 
-class Call:
-    """Checked operands of a call, in the order of its schema, as kernels take them."""
+class PairCall:
+    """A call of `crossret::scan_attend_triton`, from the operands of its schema."""
 
     def __init__(self, *arguments: Any) -> None:
         empty_score, reduced, direction, normalize, *own = arguments[9:18]
@@ -91,9 +91,9 @@ class Call:
                 f"backend 'triton' has a pair's similarities in one tile of {most}, these items take "
                 f"{c} × {q}: backend='torch' makes what longer ones attend to"
             )
-        self.lies, extents, units, far = zip(*map(_lie, self.sides), strict=True)
+        self.layouts, extents, units, far = zip(*map(_layout_of, self.sides), strict=True)
         wide = contexts.features.dtype == torch.float32 and not reduced
-        self.kind = Kind(
+        self.kind = PairKind(
             options.clips, options.norm, options.normalize, options.pooling, int(options.direction != "t2i"), c, q,
             attended, self.dim % K.value == 0, False, extents[0], extents[1], units[0], units[1],
             "ieee" if wide else "tf32", "tf32" if reduced and contexts.features.dtype == torch.float32 else "tf32x3",
@@ -107,24 +107,24 @@ class Call:
         return self.dim, self.query_places, self.context_places
 
 
-def _lie(side: Side) -> tuple[Lie, int, int, bool]:
-    """Where its rows lie, what tells their number, the unit of strides, and whether these take 64 bits."""
+def _layout_of(side: Side) -> tuple[SideLayout, int, int, bool]:
+    """(Layout of a side, source of its lengths, unit of strides, True where these take 64 bits)."""
     if side.features.data_ptr() % 16:
         side = side._replace(features=side.features.clone(memory_format=torch.contiguous_format))
-    rows = side.rows
+    rows = side.row_layout
     extents = side.features if side.extents is None else side.extents.contiguous()
     places = extents if side.places is None else side.places
     kind = OFFSETS if side.packed else MASK if side.places is not None else ALL if side.extents is None else LENGTHS
     slots = side.width if side.packed else side.slots
-    sizes = (hidden(x) for x in (slots, rows.item_stride // rows.unit, rows.row_stride // rows.unit))
-    return Lie(side.features, extents, places, *sizes), kind, rows.unit, rows.far
+    sizes = (encoded(x) for x in (slots, rows.item_stride // rows.unit, rows.row_stride // rows.unit))
+    return SideLayout(side.features, extents, places, *sizes), kind, rows.unit, rows.far
 
 
 @triton.jit
 def item_rows(side, item, r, EXTENTS: tl.constexpr, UNIT: tl.constexpr):
-    """Of an item: (elements ahead of its rows r, whether they are there, their places, its first place's number)."""
-    slots = shown(side.slots).to(tl.int64)
-    row_stride = shown(side.row_stride).to(tl.int64)
+    """Rows r of an item: (offsets of their elements, mask, places, number of the first place)."""
+    slots = decoded(side.slots).to(tl.int64)
+    row_stride = decoded(side.row_stride).to(tl.int64)
     place = r.to(tl.int64)
     if EXTENTS == 2:
         first = tl.load(side.extents + item)
@@ -135,7 +135,7 @@ def item_rows(side, item, r, EXTENTS: tl.constexpr, UNIT: tl.constexpr):
         here = place < slots
         if EXTENTS != 0:
             here = here & (place < tl.load(side.extents + item))
-        begin = item * shown(side.item_stride)
+        begin = item * decoded(side.item_stride)
     if EXTENTS == 3:
         place = tl.where(place < slots, tl.load(side.places + first + place, mask=place < slots, other=0), place)
     return (begin + tl.where(here, place, 0) * row_stride) * UNIT, here, place, first
@@ -143,7 +143,7 @@ def item_rows(side, item, r, EXTENTS: tl.constexpr, UNIT: tl.constexpr):
 
 @triton.jit
 def pair_items(pairs, pair, KIND: tl.constexpr):
-    """The items of contexts and of queries of a pair."""
+    """Items of contexts and of queries of a pair."""
     return tl.load(pairs + 2 * pair + KIND.COLUMN), tl.load(pairs + 2 * pair + (1 - KIND.COLUMN))
 
 
@@ -159,7 +159,7 @@ def query_rows(side, item, KIND: tl.constexpr):
 
 @triton.jit
 def load_columns(data, rows, here, d, D, KIND: tl.constexpr):
-    """(rows, K): columns from d on."""
+    """(rows, K) columns from d on."""
     k = d + tl.arange(0, K)
     inside = here[:, None] if KIND.EVEN else here[:, None] & (k < D)[None, :]
     return tl.load(data + rows[:, None] + k[None, :], mask=inside, other=0.0)
@@ -167,7 +167,7 @@ def load_columns(data, rows, here, d, D, KIND: tl.constexpr):
 
 @triton.jit
 def scales(squares, KIND: tl.constexpr):
-    """(‖x‖ of rows as attention sees them, what they are multiplied by), of their squares."""
+    """(Lengths of rows as attention sees them, scales of their similarities), from their squared lengths."""
     norms = tl.sqrt(squares)
     if KIND.NORMALIZE:
         return tl.where(norms == 0, 0.0, norms / tl.where(norms == 0, 1.0, norms)), inverse(norms)
@@ -176,7 +176,7 @@ def scales(squares, KIND: tl.constexpr):
 
 @triton.jit
 def normed(s, both, slope, KIND: tl.constexpr):
-    """(clipped similarities (C, Q), their factors of each context, and what they are multiplied to): steps 2 and 3."""
+    """(Clipped similarities (C, Q), the factor of each context, their normalised product): steps 2 and 3."""
     x = tl.where(both, s, 0.0)
     if KIND.CLIPS:
         x = tl.where(x > 0, x, x * slope)
@@ -201,7 +201,7 @@ def normed(s, both, slope, KIND: tl.constexpr):
 
 @triton.jit
 def attention(n, both, lambda_softmax):
-    """(C, Q): exp(λn) / Σ exp(λn), 0 where no context or query is (step 4)."""
+    """Weights (C, Q): exp(λn) / Σ exp(λn), 0 where there is no context or query (step 4)."""
     most = tl.max(tl.where(both, n * lambda_softmax, -float("inf")), 0)
     most = tl.where(most == -float("inf"), 0.0, most)
     e = tl.where(both, tl.exp(n * lambda_softmax - most[None, :]), 0.0)
@@ -210,7 +210,7 @@ def attention(n, both, lambda_softmax):
 
 @triton.jit
 def cosines(products, squares, lengths):
-    """(cos(q, a), its denominator, whether that is ‖q‖ ‖a‖), 0 where a length is."""
+    """(cos(q, a), its denominator, True where that is ‖q‖ ‖a‖ and not the floor); 0 where a length is 0."""
     length = lengths * tl.sqrt(squares)
     least = tl.where(length < EPS, EPS, length)
     return tl.where(length == 0, 0.0, products / least), least, length >= EPS

@@ -3,22 +3,22 @@
 import triton
 import triton.language as tl
 
-from crossret_kernels.cross_attention.triton.attention import LOG2_E, OF_RELEVANCES, OF_SQUARES, item_of, wide
-from crossret_kernels.cross_attention.triton.relevances import CANCELS, mend
-from crossret_kernels.gpu.triton_tiles import inverse, shown
+from crossret_kernels.cross_attention.triton.attention import LOG2_E, OF_RELEVANCES, OF_SQUARES, int64, item_of
+from crossret_kernels.cross_attention.triton.relevances import TO_RECOMPUTE, recompute_cancelled
+from crossret_kernels.gpu.triton_tiles import decoded, inverse
 from crossret_kernels.gpu.tuning import Attention
 
 LN_2 = tl.constexpr(0.6931471805599453)
-LEAST_LOGIT = tl.constexpr(-100.0)  # of "softmax", beside a greatest of 0: exp of lower ones times these would be 0 × ∞
-MOST_SCORE_GRADIENT = tl.constexpr(1e15)  # beyond it, NaN among them, gradients of a pair are NaN
-BROKEN = tl.constexpr(1)  # what is told of an item of contexts beside its rows
+LEAST_LOGIT = tl.constexpr(-100.0)  # of "softmax": exp of lower ones is 0, and times these 0 × ∞
+MOST_SCORE_GRADIENT = tl.constexpr(1e15)  # from this magnitude on, and of NaN, gradients of a pair are NaN
+NOT_FINITE = tl.constexpr(1)  # flag of an item of contexts: a row is not finite
 POOLED_CONTEXTS = tl.constexpr(Attention.POOLED_CONTEXTS)
 POOLED_QUERIES = tl.constexpr(Attention.POOLED_QUERIES)
 
 
 @triton.jit
-def broken_item(side, first, count):
-    """Whether one of an item's rows was not finite."""
+def has_nonfinite_row(side, first, count):
+    """1 where a row of an item was not finite, else 0."""
     broken = tl.full((32,), 0, tl.int32)
     for start in range(0, count, 32):
         r = start + tl.arange(0, 32)
@@ -35,9 +35,9 @@ def pooling_logits(differences, lambda_lse):
 
 @triton.jit
 def pooled_relevances(cells, items, query, block, count, run, KIND: tl.constexpr):
-    """(scores (items,); of exponentials the sums, the greatest relevances, the mean logits): SCAN Eqs. 5–8."""
+    """(Scores (items,); of the relevances the sums of exponentials, maxima, and mean logits): SCAN Eqs. 5–8."""
     begin = query if KIND.LISTED else block
-    end = query + 1 if KIND.LISTED else tl.minimum(block + POOLED_CONTEXTS, shown(run.sizes.n_contexts))
+    end = query + 1 if KIND.LISTED else tl.minimum(block + POOLED_CONTEXTS, decoded(run.sizes.n_contexts))
     j = tl.arange(0, POOLED_QUERIES)
     greatest = tl.full((POOLED_CONTEXTS,), float("-inf"), tl.float32)
     sums = tl.full((POOLED_CONTEXTS,), 0, tl.float32)
@@ -46,8 +46,8 @@ def pooled_relevances(cells, items, query, block, count, run, KIND: tl.constexpr
         there = (start + j < count)[None, :]
         known = items[:, None] & there
         r = tl.load(cells + start, mask=known, other=0.0)
-        if tl.max(r) == CANCELS:
-            mend(run, query, begin, end, KIND)
+        if tl.max(r) == TO_RECOMPUTE:
+            recompute_cancelled(run, query, begin, end, KIND)
             r = tl.load(cells + start, mask=known, other=0.0)
         sums += tl.sum(r, 1)
         greatest = tl.maximum(greatest, tl.max(tl.where(there, r, float("-inf")), 1))
@@ -84,21 +84,22 @@ def pooled_relevances(cells, items, query, block, count, run, KIND: tl.constexpr
 
 @triton.jit
 def score_places(query, block, run, strides, KIND: tl.constexpr):
-    """Of an item of queries and those of contexts from `block` on, of a listed pair its own only.
+    """Places of the scores of an item of queries and the items of contexts from `block` on; of a listed pair its own
+    alone.
 
-    (Which of them there are, where their scores stand and their relevances, of contexts whether they are empty, whether
-    one of either is not finite).
+    Returns (mask of the items, places of the scores, places of the first relevances, mask of empty contexts, mask of
+    pairs that are not finite).
     """
     lane = tl.arange(0, POOLED_CONTEXTS)
     item = (query if KIND.LISTED else block) + lane
-    inside = lane == 0 if KIND.LISTED else item < shown(run.sizes.n_contexts)
-    places = (shown(strides.first_context) + wide(item)) * shown(strides.context)
-    places += (shown(strides.first_query) + wide(query)) * shown(strides.query)
+    inside = lane == 0 if KIND.LISTED else item < decoded(run.sizes.n_contexts)
+    places = (decoded(strides.first_context) + int64(item)) * decoded(strides.context)
+    places += (decoded(strides.first_query) + int64(query)) * decoded(strides.query)
     first, count = item_of(run.queries, query)
-    cells = run.kept + (wide(item) * shown(run.sizes.kept_pitch) + first)[:, None]
+    cells = run.kept + (int64(item) * decoded(run.sizes.kept_pitch) + first)[:, None]
     empty = tl.load(run.contexts.items + 4 * item + 1, mask=inside, other=1) == 0
-    broken = tl.load(run.contexts.items + 4 * item + 2, mask=inside, other=0) & BROKEN
-    broken += broken_item(run.queries, first, count)
+    broken = tl.load(run.contexts.items + 4 * item + 2, mask=inside, other=0) & NOT_FINITE
+    broken += has_nonfinite_row(run.queries, first, count)
     return inside, places, cells + tl.arange(0, POOLED_QUERIES)[None, :], empty, broken > 0
 
 
@@ -116,7 +117,7 @@ def pool(run, scores, strides, KIND: tl.constexpr):
 
 @triton.jit
 def first_greatest(cells, items, count, greatest):
-    """The first query of every pair that has its greatest relevance."""
+    """First query of every pair that has its maximal relevance."""
     j = tl.arange(0, POOLED_QUERIES)
     best = tl.full((POOLED_CONTEXTS,), 2**30, tl.int32)
     for start in range(0, count, POOLED_QUERIES):
@@ -129,18 +130,19 @@ def first_greatest(cells, items, count, greatest):
 
 @triton.jit(do_not_specialize=["run", "strides", "later"], do_not_specialize_on_alignment=["grad_scores"])
 def relevance_gradients(run, grad_scores, strides, later, KIND: tl.constexpr):
-    """∂L/∂r of an item of queries, in a plane of what is kept, and what each row gets of itself; a `later` run's adds.
+    """∂L/∂r of an item of queries, into a plane of the kept values; adds each row's factor in its own gradient.
 
-    ∂L/∂r is NaN of a pair whose gradient is no number, or which has one and is not finite.
+    ∂L/∂r is NaN where the pair is not finite and its score has a gradient, or that gradient is NaN. `later`: 1 where an
+    earlier run has stored factors.
     """
     query = tl.program_id(0)
     first, count = item_of(run.queries, query)
-    plane = shown(run.sizes.kept_plane)
+    plane = decoded(run.sizes.kept_plane)
     j = tl.arange(0, POOLED_QUERIES)
     for start in range(0, count, POOLED_QUERIES):
         there = start + j < count
         along = tl.full((POOLED_QUERIES,), 0, tl.float32)
-        for block in range(0, 1 if KIND.LISTED else shown(run.sizes.n_contexts), POOLED_CONTEXTS):
+        for block in range(0, 1 if KIND.LISTED else decoded(run.sizes.n_contexts), POOLED_CONTEXTS):
             inside, places, cells, empty, broken = score_places(query, block, run, strides, KIND)
             grads = tl.load(grad_scores + places, mask=inside, other=0.0)
             fine = (tl.abs(grads) < MOST_SCORE_GRADIENT) & (broken == 0)
@@ -164,18 +166,18 @@ def relevance_gradients(run, grad_scores, strides, later, KIND: tl.constexpr):
             moves = tl.load(cells + start + OF_SQUARES * plane, mask=known, other=0.0) != 0
             along -= tl.sum(tl.where(moves, of_relevances * r, 0.0), 0)
             tl.store(cells + start + OF_RELEVANCES * plane, of_relevances, mask=known)
-        rows = run.queries.own + first + start + j
+        rows = run.queries.self_gradients + first + start + j
         before = tl.load(rows, mask=start + j < count * later, other=0.0)
         tl.store(rows, before + along, mask=there)
 
 
 @triton.jit
 def pooled(r, here, lambda_lse, KIND: tl.constexpr):
-    """The score of relevances (Q,): step 7. A NaN is not lost in a maximum."""
+    """The score of relevances (Q,), step 7 of docs/kernels.md §1; NaN stays NaN in a maximum, too."""
     if KIND.POOLING == "lse":
         x = tl.where(here, r * lambda_lse, -float("inf"))
         most = tl.max(x, 0)
-        most = tl.where(most == -float("inf"), 0.0, most)  # of no query
+        most = tl.where(most == -float("inf"), 0.0, most)  # no query
         total = tl.sum(tl.exp(x - most), 0)
         return (tl.log(tl.where(total == 0, 1.0, total)) + most) / lambda_lse
     if KIND.POOLING == "softmax":
@@ -191,7 +193,7 @@ def pooled(r, here, lambda_lse, KIND: tl.constexpr):
 
 @triton.jit
 def pool_gradients(r, here, grad, lambda_lse, KIND: tl.constexpr):
-    """∂L/∂r of every query from ∂L/∂ the score."""
+    """∂L/∂r of every query from the score's gradient."""
     if KIND.POOLING == "sum":
         share = here.to(tl.float32)
     elif KIND.POOLING == "avg":

@@ -1,4 +1,4 @@
-"""Relevances in Triton, the cosines of queries and of what they attend to; of vectors that cancel made the long way."""
+"""Relevances in Triton: cosines of queries with their attended vectors, by the vectors where those cancel."""
 
 import triton
 import triton.language as tl
@@ -10,73 +10,75 @@ from crossret_kernels.cross_attention.triton.attention import (
     OF_SQUARES,
     SHIFT,
     clip,
+    int64,
     item_of,
     logits_of,
     norm_factors,
     query_norms,
     row_lengths,
-    wide,
 )
-from crossret_kernels.gpu.triton_tiles import bounded, inverse, shown
+from crossret_kernels.gpu.triton_tiles import bounded, decoded, inverse
 
 MOST_COSINE = tl.constexpr(2.0)
-CANCELS = tl.constexpr(4.0)  # in place of a relevance until `mend` has made it
-MOST_FACTOR = tl.constexpr(1e30)  # of gradients' factors, so that 0/1 products meet no 0 × ∞
-TINY = tl.constexpr(1.1754944e-38)  # the least float32 of full precision
+TO_RECOMPUTE = tl.constexpr(4.0)  # in place of a relevance that `recompute_cancelled` replaces
+MOST_FACTOR = tl.constexpr(1e30)  # bound of factors of gradients: 0/1 products meet no 0 × ∞
+TINY = tl.constexpr(1.1754944e-38)  # least normal float32
 
 
 @triton.jit
 def store_relevances(run, places, here, products, squares, totals, lengths, cancels, KIND: tl.constexpr):
-    """Relevances r of queries of these lengths from q·a, ‖a‖² and Σp, in the first plane of `run.kept`, (items, rows).
+    """Stores the relevances of queries from q·a, ‖a‖² and Σp into the first plane of `run.kept`, (items, rows).
 
-    With SAVE what gradients are made of, in further planes: with g = ∂L/∂r, ∂L/∂(q·a) is g OF_PRODUCTS, twice
-    ∂L/∂‖a‖² is −g OF_SQUARES. SHIFT is the greatest logit.
+    SAVE stores two more planes: with g = ∂L/∂r, ∂L/∂(q·a) is g OF_PRODUCTS and 2 ∂L/∂‖a‖² is −g OF_SQUARES. The plane
+    SHIFT has the greatest logit.
     """
     lengths = lengths * tl.sqrt(squares)
-    # The cosine's denominator: ‖q‖‖a‖ or its floor, scaled by the Σp that the attended vectors lack.
+    # Denominator of the cosine: ‖q‖‖a‖ or its floor, times Σp, by which the attended vectors are not divided.
     denominators = tl.maximum(tl.maximum(lengths, totals * EPS), TINY)
     relevances = tl.where(lengths != 0, bounded(products / denominators, MOST_COSINE), 0.0)
-    tl.store(places, tl.where(cancels, CANCELS, relevances), mask=here)
+    tl.store(places, tl.where(cancels, TO_RECOMPUTE, relevances), mask=here)
     if KIND.SAVE:
-        # ∂L/∂(Σp), which the cosine's floor brings, is the same for all contexts of a query: the softmax drops it.
+        # ∂L/∂(Σp), of the floor, is the same for all contexts of a query: the softmax drops it.
         of_products = tl.minimum(tl.where(lengths != 0, 1.0 / denominators, 0.0), MOST_FACTOR)
         moves = (lengths != 0) & (lengths >= totals * EPS) & (squares > 0)
         of_squares = bounded(tl.where(moves, relevances / tl.maximum(squares, TINY), 0.0), MOST_FACTOR)
-        tl.store(places + OF_PRODUCTS * shown(run.sizes.kept_plane), of_products, mask=here)
-        tl.store(places + OF_SQUARES * shown(run.sizes.kept_plane), of_squares, mask=here)
+        tl.store(places + OF_PRODUCTS * decoded(run.sizes.kept_plane), of_products, mask=here)
+        tl.store(places + OF_SQUARES * decoded(run.sizes.kept_plane), of_squares, mask=here)
 
 
 @triton.jit
-def mend(run, query, begin, end, KIND: tl.constexpr):
-    """Makes what CANCELS of an item of queries and some of contexts, which is rare, where relevances are read."""
+def recompute_cancelled(run, query, begin, end, KIND: tl.constexpr):
+    """Recomputes the relevances marked TO_RECOMPUTE of an item of queries and some items of contexts: few pairs have
+    any.
+    """
     first, count = item_of(run.queries, query)
     for item in range(begin, end):
         for row in range(first, first + count):
-            if tl.load(run.kept + wide(item) * shown(run.sizes.kept_pitch) + row) == CANCELS:
-                tl.debug_barrier()  # all threads have read it: `mend_row` writes over it
-                mend_row(run, item, first, count, row, KIND)
-    tl.debug_barrier()  # relevances are read again, by whichever thread
+            if tl.load(run.kept + int64(item) * decoded(run.sizes.kept_pitch) + row) == TO_RECOMPUTE:
+                tl.debug_barrier()  # all threads have read it before `recompute_row` writes it
+                recompute_row(run, item, first, count, row, KIND)
+    tl.debug_barrier()  # relevances are read again, by any thread
 
 
 @triton.jit
-def mend_row(run, item, first, count, row, KIND: tl.constexpr):
-    """The relevance of a row of an item of queries, from the vector a = Σ p c itself; tensors are of one element."""
+def recompute_row(run, item, first, count, row, KIND: tl.constexpr):
+    """Relevance of one row of queries from the attended vector a = Σ p c itself; tensors have one element."""
     one = tl.arange(0, 1)
     d = tl.arange(0, KIND.WIDTH)
     rows = row + one
     here = one == 0
-    places = run.kept + wide(item) * shown(run.sizes.kept_pitch) + rows
+    places = run.kept + int64(item) * decoded(run.sizes.kept_pitch) + rows
     query_lengths, query_scales = row_lengths(run.queries, rows, here, KIND)
     shift = tl.full((1,), 0, tl.float32)
     if KIND.SHIFTED:
-        shift = tl.load(places + SHIFT * shown(run.sizes.kept_plane))
+        shift = tl.load(places + SHIFT * decoded(run.sizes.kept_plane))
     attended = tl.full((KIND.WIDTH,), 0, tl.float32)
     totals = tl.full((1,), 0, tl.float32)
     context, n_contexts = item_of(run.contexts, item)
     for c in range(0, n_contexts):
         _lengths, scales = row_lengths(run.contexts, context + c + one, here, KIND)
         columns = (0 if KIND.LISTED else context) + c + one
-        s = tl.load(run.S + rows * (shown(run.sizes.pitch) * 16) + columns)
+        s = tl.load(run.S + rows * (decoded(run.sizes.pitch) * 16) + columns)
         if KIND.NORMALIZE:
             s = s * query_scales * scales
         n = clip(s, run, KIND)
@@ -84,9 +86,9 @@ def mend_row(run, item, first, count, row, KIND: tl.constexpr):
             norms, greatest = query_norms(run, first, count, columns, scales, here, KIND)
             n = tl.exp2((n - greatest) * LOG2_E) * inverse(norms) if KIND.NORM == "softmax" else n * norm_factors(norms)
         p = tl.exp2(logits_of(n, shift, run, KIND))
-        x = tl.load(run.contexts.rows + wide(context + c) * KIND.D + d, mask=d < KIND.D, other=0.0).to(tl.float32)
+        x = tl.load(run.contexts.rows + int64(context + c) * KIND.D + d, mask=d < KIND.D, other=0.0).to(tl.float32)
         attended += p * scales * x
         totals += p
-    q = tl.load(run.queries.rows + wide(row) * KIND.D + d, mask=d < KIND.D, other=0.0).to(tl.float32)
+    q = tl.load(run.queries.rows + int64(row) * KIND.D + d, mask=d < KIND.D, other=0.0).to(tl.float32)
     products, squares = tl.sum(attended * q) * query_scales, tl.sum(attended * attended) + shift * 0.0
     store_relevances(run, places, here, products, squares, totals, query_lengths, here == 0, KIND)

@@ -12,9 +12,9 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.cross_attention.triton.chunks import multiply
-from crossret_kernels.gated_attention.triton.call import Call, tile_of_pairs
+from crossret_kernels.gated_attention.triton.call import GatedCall, tile_of_pairs
 from crossret_kernels.gated_attention.triton.forward import attend
-from crossret_kernels.gpu.planning import PartOfPairs
+from crossret_kernels.gpu.planning import PairPart
 
 
 @triton.jit(do_not_specialize=["n_others", "blocks", "own_stride", "other_stride"])
@@ -137,10 +137,10 @@ def gated_memory_gradients(
     tl.store(out + own * G + g, sums)
 
 
-class _Gradients:
+class _GatedGradients:
     """Sums of a call's gradients, in whole blocks of columns."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: GatedCall) -> None:
         def zeros(*shape: int) -> Tensor:
             return call.bias.new_zeros(shape)
 
@@ -149,7 +149,7 @@ class _Gradients:
         self.weight, self.bias = ([zeros(*own[field].shape) for own in sides] for field in (4, 5))
         self.embedding_bias = zeros(call.dim)
 
-    def add(self, part: PartOfPairs, grad: Tensor) -> None:
+    def add(self, part: PairPart, grad: Tensor) -> None:
         """Of a part's scores."""
         call = self.call
         made = attend(call, part, grad, grad)
@@ -187,7 +187,7 @@ def gradients(grad: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
         return tuple(
             torch.zeros_like(x) if own else x.new_empty(0) for x, own in zip(differentiable, wanted, strict=True)
         )
-    sums, grad = _Gradients(Call(operands, alpha, bfloat16, store=True)), grad.contiguous()
+    sums, grad = _GatedGradients(GatedCall(operands, alpha, bfloat16, store=True)), grad.contiguous()
     for part in sums.call.parts():
         sums.add(part, grad)
     of_items = [x[side] for side in (0, 1) for x in (sums.keys, sums.values, sums.memory)]

@@ -15,14 +15,14 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import pad
 
-from crossret_kernels.gpu.planning import PartOfPairs, parts_of_pairs
+from crossret_kernels.gpu.planning import PairPart, parts_of_pairs
 from crossret_kernels.gpu.sides import shared_memory
 from crossret_kernels.gpu.triton_launch import launch
-from crossret_kernels.gpu.tuning import GatedAttention
+from crossret_kernels.gpu.tuning import GatedTuning
 from crossret_kernels.torch_internals import reduced_float32
 
 
-class Kind(NamedTuple):
+class GatedKind(NamedTuple):
     """What kernels are compiled for.
 
     Attributes:
@@ -47,7 +47,7 @@ class Kind(NamedTuple):
     STORE: bool
 
 
-class Own(NamedTuple):
+class GatedSide(NamedTuple):
     """One side's items, or some of them, with the parameters of its attention: columns are whole blocks of them.
 
     Attributes:
@@ -64,22 +64,22 @@ class Own(NamedTuple):
     weight: Tensor
     bias: Tensor
 
-    def part(self, first: int, stop: int) -> Own:
+    def part(self, first: int, stop: int) -> GatedSide:
         return self._replace(**{name: getattr(self, name)[first:stop] for name in ("keys", "values", "memory", "mask")})
 
 
-class Call:
+class GatedCall:
     """Operands of `crossret::gated_attention_triton`, ready for kernels."""
 
     def __init__(self, operands: Sequence[Tensor], alpha: float, bfloat16: bool, store: bool) -> None:
         dtype = torch.bfloat16 if bfloat16 else torch.float32
         precision = "tf32" if bfloat16 or reduced_float32(True) else "ieee"
-        tile = GatedAttention.tile(shared_memory(operands[0].device), precision == "ieee", dtype.itemsize)
+        tile = GatedTuning.tile(shared_memory(operands[0].device), precision == "ieee", dtype.itemsize)
         pairs, hidden, step = tile
-        self.kind = Kind(
-            pairs, GatedAttention.ROWS, hidden, step, GatedAttention.COLUMNS, precision, bfloat16, True, store
+        self.kind = GatedKind(
+            pairs, GatedTuning.ROWS, hidden, step, GatedTuning.COLUMNS, precision, bfloat16, True, store
         )
-        self.warps = GatedAttention.warps(pairs)
+        self.warps = GatedTuning.warps(pairs)
         regions, words = (
             self._side(operands[4 * n : 4 * n + 4], operands[8 + 2 * n : 10 + 2 * n], dtype) for n in (0, 1)
         )
@@ -92,28 +92,28 @@ class Call:
         self.slots = [own.mask.size(1) for own in self.sides]
         self.pitches = [-(-slots // self.kind.ROWS) * self.kind.ROWS for slots in self.slots]  # of weights
 
-    def _side(self, items: Sequence[Tensor], step: Sequence[Tensor], dtype: torch.dtype) -> Own:
+    def _side(self, items: Sequence[Tensor], step: Sequence[Tensor], dtype: torch.dtype) -> GatedSide:
         keys, values, memory = (self.whole(x, dtype) for x in items[:3])
         mask = _aligned(items[3].contiguous().view(torch.uint8))
         weight = self.whole(self.whole(step[0], dtype).mT, dtype).mT.contiguous()
-        return Own(keys, values, memory, mask, weight, self.whole(step[1], torch.float32))
+        return GatedSide(keys, values, memory, mask, weight, self.whole(step[1], torch.float32))
 
     def whole(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         """With zeros behind that make whole blocks of columns."""
         missing = -x.size(-1) % self.kind.HIDDEN
         return _aligned((pad(x, (0, missing)) if missing else x).to(dtype).contiguous())
 
-    def parts(self) -> Iterator[PartOfPairs]:
+    def parts(self) -> Iterator[PairPart]:
         """Rectangles whose workspace is bounded."""
         size = self.sides[0].keys.element_size()
         bytes_of = 4 * sum(self.pitches) + size * self.dim
         if self.kind.STORE:
             bytes_of += 4 * sum(self.pitches) + size * (self.dim + sum(self.hidden)) + 2 * (size + 4) * self.gate
         n_images, n_captions = self.counts
-        return parts_of_pairs(n_images, n_captions, GatedAttention.WORKSPACE_BYTES // bytes_of)
+        return parts_of_pairs(n_images, n_captions, GatedTuning.WORKSPACE_BYTES // bytes_of)
 
     def run(
-        self, kernel: Any, part: PartOfPairs, side: int, tensors: Sequence[Any], sizes: Sequence[int], *strides: int,
+        self, kernel: Any, part: PairPart, side: int, tensors: Sequence[Any], sizes: Sequence[int], *strides: int,
         blocks: int | None = None,
     ) -> None:  # fmt: skip
         """Launches a kernel on a part's pairs with one side as the own one: a program a tile and one of its blocks."""

@@ -11,8 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.cross_attention.attention import EPS
-from crossret_kernels.gated_attention.triton.call import Call, sigmoid, tanh, tile_of_pairs
-from crossret_kernels.gpu.planning import PartOfPairs
+from crossret_kernels.gated_attention.triton.call import GatedCall, sigmoid, tanh, tile_of_pairs
+from crossret_kernels.gpu.planning import PairPart
 
 FLOOR = tl.constexpr(EPS)
 
@@ -132,7 +132,7 @@ def gated_contexts(
             tl.store(scores + at, cosine, mask=valid)
 
 
-class Made(NamedTuple):
+class GatedState(NamedTuple):
     """Of a part's pairs (P, …), of images and of captions; only weights and images' contexts without gradients."""
 
     weights: list[Tensor]
@@ -142,7 +142,7 @@ class Made(NamedTuple):
     statistics: Tensor
 
 
-def attend(call: Call, part: PartOfPairs, scores: Tensor, grads: Tensor) -> Made:
+def attend(call: GatedCall, part: PairPart, scores: Tensor, grads: Tensor) -> GatedState:
     """Launches what makes a part's scores, or what the gradients' kernels read."""
     sides = [own.part(*where) for own, where in zip(call.sides, part, strict=True)]
     n_pairs, store = part.counts[0] * part.counts[1], call.kind.STORE
@@ -152,7 +152,7 @@ def attend(call: Call, part: PartOfPairs, scores: Tensor, grads: Tensor) -> Made
         return [empty(n_pairs, width) if store else sides[0].keys for width in widths]
 
     first = empty(n_pairs, call.dim)
-    made = Made(
+    made = GatedState(
         [call.bias.new_empty(n_pairs, pitch) for pitch in call.pitches], [first, stored(call.dim)[0]],
         stored(call.gate, call.gate), stored(*call.hidden), call.bias.new_empty(n_pairs, 4) if store else call.bias,
     )  # fmt: skip
@@ -180,7 +180,7 @@ def cosines(*arguments: Any) -> Tensor:
     assert pairs is None  # of all pairs alone
     scores = operands[0].new_empty(operands[0].size(0), operands[4].size(0))
     if scores.numel():
-        call = Call(operands, alpha, bfloat16, store=False)
+        call = GatedCall(operands, alpha, bfloat16, store=False)
         for part in call.parts():
             attend(call, part, scores, scores)
     return scores

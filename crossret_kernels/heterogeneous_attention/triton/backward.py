@@ -11,11 +11,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from crossret_kernels.gpu.planning import PartOfPairs
-from crossret_kernels.heterogeneous_attention.triton.call import Call
+from crossret_kernels.gpu.planning import PairPart
+from crossret_kernels.heterogeneous_attention.triton.call import LayerCall
 from crossret_kernels.heterogeneous_attention.triton.forward import (
     FLOOR,
-    Made,
+    LayerState,
     attend,
     inverse_lengths,
     pair_of,
@@ -250,15 +250,15 @@ def cross_logit_gradients(
         tl.store(to + k[None, :], made.to(logits.dtype.element_ty), mask=inside)
 
 
-class _Gradients:
-    """Sums of a call's gradients: of each side's queries, keys, values, own values and own logits as `Own` has them."""
+class _LayerGradients:
+    """Sums of a call's gradients, of each side the first five fields of `LayerSide`."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: LayerCall) -> None:
         self.call = call
         self.sides = [[torch.zeros_like(x, dtype=torch.float32) for x in side[:5]] for side in call.sides]
         self.gain, self.shift = torch.zeros_like(call.gain), torch.zeros_like(call.shift)
 
-    def add(self, part: PartOfPairs, grads: Tensor) -> None:
+    def add(self, part: PairPart, grads: Tensor) -> None:
         """Of a part's scores."""
         call, images, captions = self.call, part.images, part.captions
         made = attend(call, part, torch.empty_like(grads))
@@ -269,7 +269,7 @@ class _Gradients:
             strides = (n_captions * rows, rows) if side == 0 else (rows, n_captions * rows)
             self._layer(side, mine, others, (n_own, n_others, rows, *strides), of_rows[side], multiples[side], made)
 
-    def _matching(self, part: PartOfPairs, grads: Tensor, made: Made) -> tuple[list[Tensor], list[Tensor]]:
+    def _matching(self, part: PairPart, grads: Tensor, made: LayerState) -> tuple[list[Tensor], list[Tensor]]:
         """∂L/∂matched rows, less a multiple of each row, and these multiples; images first."""
         call, multiples = self.call, [torch.zeros_like(x) for x in made.squares]
         images, captions = (side.part(*where) for side, where in zip(call.sides, part, strict=True))
@@ -289,7 +289,7 @@ class _Gradients:
 
     def _layer(
         self, side: int, mine: tuple[int, int], others: tuple[int, int], sizes: tuple[int, ...], of_rows: Tensor,
-        multiples: Tensor, made: Made,
+        multiples: Tensor, made: LayerState,
     ) -> None:  # fmt: skip
         """Through the normalisation and the attention of one side's rows."""
         call, (n_own, n_others, rows, *_strides) = self.call, sizes
@@ -337,8 +337,8 @@ def gradients(grad: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
         return tuple(
             torch.zeros_like(x) if own else x.new_empty(0) for x, own in zip(differentiable, wanted, strict=True)
         )
-    call, grad = Call(operands, options, store=True), grad.contiguous()
-    sums = _Gradients(call)
+    call, grad = LayerCall(operands, options, store=True), grad.contiguous()
+    sums = _LayerGradients(call)
     for part in call.parts():
         sums.add(part, grad)
     found: list[Tensor] = []

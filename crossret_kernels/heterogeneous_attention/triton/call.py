@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.cross_attention.triton.chunks import multiply
-from crossret_kernels.gpu.planning import PartOfPairs, parts_of_pairs
+from crossret_kernels.gpu.planning import PairPart, parts_of_pairs
 from crossret_kernels.gpu.triton_launch import launch
-from crossret_kernels.gpu.tuning import HeterogeneousAttention
+from crossret_kernels.gpu.tuning import HeterogeneousTuning
 from crossret_kernels.torch_internals import reduced_float32
 
 
@@ -24,7 +24,7 @@ def aligned(x: Tensor) -> Tensor:
     return x.clone() if x.data_ptr() % 16 else x
 
 
-class Kind(NamedTuple):
+class LayerKind(NamedTuple):
     """What kernels are compiled for.
 
     Attributes:
@@ -49,7 +49,7 @@ class Kind(NamedTuple):
     STORE: bool
 
 
-class Own(NamedTuple):
+class LayerSide(NamedTuple):
     """One side's items, or some of them, in the dtype of products but for the last four, float32 and int64.
 
     Attributes:
@@ -69,9 +69,9 @@ class Own(NamedTuple):
     lengths: Tensor
     counts: Tensor
 
-    def part(self, first: int, stop: int) -> Own:
+    def part(self, first: int, stop: int) -> LayerSide:
         of_heads = [x[:, first:stop] for x in self[:2]]
-        return Own._make([*of_heads, *(aligned(x[first:stop]) for x in self[2:])])
+        return LayerSide._make([*of_heads, *(aligned(x[first:stop]) for x in self[2:])])
 
     @property
     def rows(self) -> int:
@@ -84,7 +84,7 @@ class Own(NamedTuple):
         return self.queries.size(1)
 
 
-class Call:
+class LayerCall:
     """Operands of `crossret::heterogeneous_attention_triton`, ready for kernels."""
 
     def __init__(self, operands: Sequence[Tensor], options: Sequence[Any], store: bool) -> None:
@@ -97,24 +97,24 @@ class Call:
         heads, dim = operands[0].shape[2], self.gain.size(0)
         precision = "tf32" if bfloat16 or reduced_float32(True) else "ieee"
         width = 1 << max(dim - 1, 0).bit_length()
-        sizes = HeterogeneousAttention
-        self.kind = Kind(
+        sizes = HeterogeneousTuning
+        self.kind = LayerKind(
             heads, dim, width, sizes.ROWS, max(1, sizes.CELLS // width), pooling if local else 1, direction == 0,
             precision, store,
         )  # fmt: skip
         self.key: Hashable = operands[0].device, self.dtype
 
-    def _side(self, items: Sequence[Tensor], local: bool) -> Own:
+    def _side(self, items: Sequence[Tensor], local: bool) -> LayerSide:
         queries, keys, values, own_logits, own_values, lengths = items
         most = queries.size(1) if local else 1
         by_heads = [x.permute(2, 0, 1, 3).to(self.dtype).contiguous() for x in (queries[:, :most], keys)]
-        return Own(
+        return LayerSide(
             by_heads[0], by_heads[1],
             values.transpose(1, 2).flatten(1, 2).to(self.dtype).contiguous(), own_values[:, :most].contiguous(),
             own_logits[:, :most].contiguous(), lengths.clamp(max=most), lengths.contiguous(),
         )  # fmt: skip
 
-    def parts(self) -> Iterator[PartOfPairs]:
+    def parts(self) -> Iterator[PairPart]:
         """Rectangles whose workspace is bounded."""
         size, (regions, words) = self.gain.new_empty(0, dtype=self.dtype).element_size(), self.sides
         keys = [side.keys.size(2) for side in self.sides]
@@ -122,10 +122,10 @@ class Call:
         matched = 8 * (regions.rows + words.rows) ** 2
         cells, arrays = (2 * cells, 3) if self.kind.STORE else (cells, 2)
         bytes_of = cells * (size + 4) + matched + (regions.rows + words.rows) * self.kind.D * size * arrays
-        return parts_of_pairs(regions.items, words.items, HeterogeneousAttention.WORKSPACE_BYTES // bytes_of)
+        return parts_of_pairs(regions.items, words.items, HeterogeneousTuning.WORKSPACE_BYTES // bytes_of)
 
     def run(self, kernel: Any, programs: int, *arguments: Any) -> None:
-        launch(kernel, (programs, 1, 1), arguments, self.kind, self.key, HeterogeneousAttention.WARPS)
+        launch(kernel, (programs, 1, 1), arguments, self.kind, self.key, HeterogeneousTuning.WARPS)
 
     def product(self, left: Tensor, right: Tensor) -> Tensor:
         """Batches of products, in float32."""

@@ -12,9 +12,9 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.cross_attention.attention import EPS
-from crossret_kernels.gpu.planning import PartOfPairs
+from crossret_kernels.gpu.planning import PairPart
 from crossret_kernels.heterogeneous_attention.options import LAYER_NORM_EPS
-from crossret_kernels.heterogeneous_attention.triton.call import Call, Own
+from crossret_kernels.heterogeneous_attention.triton.call import LayerCall, LayerSide
 
 FLOOR, NORM_EPS = tl.constexpr(EPS), tl.constexpr(LAYER_NORM_EPS)
 
@@ -217,7 +217,7 @@ def matched_pairs(
     tl.store(scores + pair // n_captions * score_stride + pair % n_captions, score)
 
 
-class Made(NamedTuple):
+class LayerState(NamedTuple):
     """Of a part's pairs; of the sides, images first.
 
     Attributes:
@@ -240,7 +240,9 @@ class Made(NamedTuple):
     matching: list[Tensor]
 
 
-def attended_rows(call: Call, own: Own, other: Own, strides: tuple[int, int], made: Made) -> None:
+def attended_rows(
+    call: LayerCall, own: LayerSide, other: LayerSide, strides: tuple[int, int], made: LayerState
+) -> None:
     """Adds to what is made the rows of one side after the layer."""
     n_own, n_others, rows, keys = own.items, other.items, own.rows, other.keys.size(2)
     heads, dim = call.kind.HEADS, call.kind.D
@@ -266,10 +268,10 @@ def attended_rows(call: Call, own: Own, other: Own, strides: tuple[int, int], ma
         field.append(tensor)
 
 
-def attend(call: Call, part: PartOfPairs, scores: Tensor) -> Made:
+def attend(call: LayerCall, part: PairPart, scores: Tensor) -> LayerState:
     """Launches what makes a part's scores, and what gradients are made of; none of that is kept without `STORE`."""
     images, captions = (side.part(*where) for side, where in zip(call.sides, part, strict=True))
-    made = Made([], [], [], [], [], [], call.gain, call.gain, [])
+    made = LayerState([], [], [], [], [], [], call.gain, call.gain, [])
     attended_rows(call, images, captions, (captions.items * images.rows, images.rows), made)
     attended_rows(call, captions, images, (captions.rows, captions.items * captions.rows), made)
     (c, contexts), (q, queries) = ((0, images), (1, captions)) if call.kind.T2I else ((1, captions), (0, images))
@@ -291,7 +293,7 @@ def scores_of(*arguments: Any) -> Tensor:
     operands, options = arguments[:14], arguments[14:]
     scores = operands[0].new_empty(operands[0].size(0), operands[6].size(0))
     if scores.numel():
-        call = Call(operands, options, store=False)
+        call = LayerCall(operands, options, store=False)
         for part in call.parts():
             attend(call, part, scores)
     return scores

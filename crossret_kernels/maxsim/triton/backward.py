@@ -16,18 +16,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from crossret_kernels.gpu.triton_launch import all_hidden, launch
-from crossret_kernels.gpu.triton_tiles import shown
+from crossret_kernels.gpu.triton_launch import encoded_sizes, launch
+from crossret_kernels.gpu.triton_tiles import decoded
 from crossret_kernels.gpu.tuning import SumMax, slots_for
 from crossret_kernels.maxsim.triton.call import SideSizes
 from crossret_kernels.maxsim.triton.forward import start_of
-from crossret_kernels.maxsim.triton.parts import Part
+from crossret_kernels.maxsim.triton.parts import GradientPart
 from crossret_kernels.maxsim.triton.rows import item_rows
 
 RUNS = tl.constexpr(SumMax.RUNS)
 
 
-class Sums(NamedTuple):
+class GradientSums(NamedTuple):
     """Where gradients go, (rows, D), and what runs of their sums leave: (runs, rows, D), and (runs, rows) along x."""
 
     out: Tensor
@@ -35,7 +35,7 @@ class Sums(NamedTuple):
     alongs: Tensor
 
 
-class Sizes(NamedTuple):
+class GradientSizes(NamedTuple):
     """What kernels are not compiled for.
 
     Attributes:
@@ -64,7 +64,7 @@ class Sizes(NamedTuple):
     later: int
 
 
-class Kind(NamedTuple):
+class GradientKind(NamedTuple):
     """What kernels of gradients are compiled for.
 
     Attributes:
@@ -87,7 +87,7 @@ class Kind(NamedTuple):
     UNIT: int
 
 
-def add(part: Part, of_contexts: bool, out: Tensor) -> None:
+def add(part: GradientPart, of_contexts: bool, out: Tensor) -> None:
     """Gradients of one side, to all that is in this part."""
     call, plan, found, blocks = part.call, part.plan, part.plan.kind, part.blocks(of_contexts)
     own, others = (call.contexts, call.queries) if of_contexts else (call.queries, call.contexts)
@@ -99,7 +99,7 @@ def add(part: Part, of_contexts: bool, out: Tensor) -> None:
     if part.pairs is not None:
         n_steps = part.pairs.size(0) // own.n_items // (1 if of_contexts else step)
         step = min(step, slots_for(others.width)) if of_contexts else step
-    kind = Kind(
+    kind = GradientKind(
         found.LISTED, found.CONTEXT_COLUMN, call.pooling == "avg", call.normalize, blocks.rows, step,
         min(SumMax.WIDTH, slots_for(found.D)), of_contexts and out.dtype == torch.float16, found.PRECISION, found.D,
         found.UNIT,
@@ -109,12 +109,12 @@ def add(part: Part, of_contexts: bool, out: Tensor) -> None:
     wanted = SumMax.PROGRAMS_OF_GRADIENTS // (blocks.n_blocks * n_columns)
     n_runs = max(1, min(wanted, n_steps // SumMax.LEAST_STEPS, most_runs))
     alongs = torch.empty(n_runs, of_own.n_rows if n_runs > 1 else 1, dtype=torch.float32, device=out.device)
-    sums = Sums(out, alongs.new_empty(*alongs.shape, found.D) if n_runs > 1 else alongs, alongs)
-    plain = Sizes(
+    sums = GradientSums(out, alongs.new_empty(*alongs.shape, found.D) if n_runs > 1 else alongs, alongs)
+    plain = GradientSizes(
         of_own, of_others, *part.strides, plan.pitch, plan.found_slots, n_runs, part.first,
         part.count, blocks.first_item, blocks.of_item, plan.pitch, int(part.adds(of_contexts)),
     )  # fmt: skip
-    sizes = all_hidden(plain)
+    sizes = encoded_sizes(plain)
     key = call.key(of_contexts, max(plan.pitch, *part.strides) >= 2**30 - 2)
     side, other = part.operands if of_contexts else part.operands[::-1]
     listed = part.listed(found.CONTEXT_COLUMN if of_contexts else 1 - found.CONTEXT_COLUMN)
@@ -130,10 +130,10 @@ def add(part: Part, of_contexts: bool, out: Tensor) -> None:
 @triton.jit
 def block_of(side, number, sizes, KIND: tl.constexpr):
     """Of a block of rows (item, place of the first row in it, that row's number, where it begins, rows from it on)."""
-    item = shown(sizes.first_own).to(tl.int64) + number // shown(sizes.blocks)
-    start = number % shown(sizes.blocks) * KIND.ROWS
+    item = decoded(sizes.first_own).to(tl.int64) + number // decoded(sizes.blocks)
+    start = number % decoded(sizes.blocks) * KIND.ROWS
     row, begin, count = item_rows(side, item, sizes.own, KIND.UNIT)
-    return item, start, row + start, begin + start.to(tl.int64) * shown(sizes.own.row) * KIND.UNIT, count - start
+    return item, start, row + start, begin + start.to(tl.int64) * decoded(sizes.own.row) * KIND.UNIT, count - start
 
 
 @triton.jit
@@ -153,11 +153,11 @@ def store_gradients(sums, total, along, side, row, begin, left, sizes, ROWS: tl.
     inside = (slot < left)[:, None] & (column < KIND.D)[None, :]
     if KIND.NORMALIZE:
         scales = tl.load(side.scales + rows, mask=slot < left, other=0.0)[:, None]
-        offsets = begin + slot.to(tl.int64) * shown(sizes.own.row) * KIND.UNIT
+        offsets = begin + slot.to(tl.int64) * decoded(sizes.own.row) * KIND.UNIT
         x = tl.load(side.features + offsets[:, None] + column[None, :], mask=inside, other=0.0).to(tl.float32)
         total = (total - x * scales * along[:, None]) * scales
     cells = sums.out + rows[:, None] * KIND.D + column[None, :]
-    if shown(sizes.later) > 0:
+    if decoded(sizes.later) > 0:
         total += tl.load(cells, mask=inside, other=0.0).to(tl.float32)
     tl.store(cells, total, mask=inside)
 
@@ -165,10 +165,10 @@ def store_gradients(sums, total, along, side, row, begin, left, sizes, ROWS: tl.
 @triton.jit
 def leave(sums, total, along, side, row, begin, left, sizes, KIND: tl.constexpr):
     """Stores some columns of a block of rows' gradients or, of one of several runs, its share of their sums."""
-    if shown(sizes.n_runs) > 1:
+    if decoded(sizes.n_runs) > 1:
         slot = tl.arange(0, KIND.ROWS)
         column = tl.program_id(1) * KIND.WIDTH + tl.arange(0, KIND.WIDTH)
-        rows = tl.program_id(2).to(tl.int64) * shown(sizes.own.n_rows) + row + slot
+        rows = tl.program_id(2).to(tl.int64) * decoded(sizes.own.n_rows) + row + slot
         inside = (slot < left)[:, None] & (column < KIND.D)[None, :]
         tl.store(sums.runs + rows[:, None] * KIND.D + column[None, :], total, mask=inside)
         if KIND.NORMALIZE:  # alike in all columns: the first ones store it
@@ -186,14 +186,14 @@ def sum_of_runs(side, sums, sizes, KIND: tl.constexpr):
     left -= slot
     if left > 0:
         row += slot
-        begin += slot.to(tl.int64) * shown(sizes.own.row) * KIND.UNIT
+        begin += slot.to(tl.int64) * decoded(sizes.own.row) * KIND.UNIT
         column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
         total = tl.full((1, WIDTH), 0, tl.float32)
         along = tl.full((1,), 0, tl.float32)
-        for first in range(0, shown(sizes.n_runs), RUNS):
+        for first in range(0, decoded(sizes.n_runs), RUNS):
             run = first + tl.arange(0, RUNS)
-            inside = run < shown(sizes.n_runs)
-            rows = run.to(tl.int64) * shown(sizes.own.n_rows) + row
+            inside = run < decoded(sizes.n_runs)
+            rows = run.to(tl.int64) * decoded(sizes.own.n_rows) + row
             cells = rows[:, None] * KIND.D + column[None, :]
             x = tl.load(sums.runs + cells, mask=inside[:, None] & (column < KIND.D)[None, :], other=0.0)
             total += tl.sum(x, 0)[None, :]
@@ -220,28 +220,28 @@ def query_gradients(queries, contexts, tables, pairs, listed, grads, found, sums
     total = tl.full((ROWS, WIDTH), 0, tl.float32)
     along = tl.full((ROWS,), 0, tl.float32)
     if KIND.LISTED:
-        begin, end = run_of(tl.load(listed.begins + own), tl.load(listed.begins + own + 1), shown(sizes.n_runs), left)
+        begin, end = run_of(tl.load(listed.begins + own), tl.load(listed.begins + own + 1), decoded(sizes.n_runs), left)
     else:
-        begin, end = run_of(0, shown(sizes.n_items), shown(sizes.n_runs), left)
+        begin, end = run_of(0, decoded(sizes.n_items), decoded(sizes.n_runs), left)
         place += start_of(tables, own, sizes.index_query)
     for number in range(begin, end, STEP):
         inside = (number + ahead < end) & (slot < left)
         if KIND.LISTED:
             local = tl.load(listed.order + number + ahead, mask=inside, other=0)
             item = tl.load(pairs + 2 * local + KIND.CONTEXT_COLUMN)
-            weight = tl.load(grads + local * shown(sizes.grad_context))
+            weight = tl.load(grads + local * decoded(sizes.grad_context))
         else:
             local = (number + ahead).to(tl.int64)
-            item = shown(sizes.first_item) + local
+            item = decoded(sizes.first_item) + local
             weight = tl.load(
-                grads + item * shown(sizes.grad_context) + own * shown(sizes.grad_query), mask=inside, other=0.0
+                grads + item * decoded(sizes.grad_context) + own * decoded(sizes.grad_query), mask=inside, other=0.0
             )
-        cells = local * shown(sizes.index_context) + place
+        cells = local * decoded(sizes.index_context) + place
         best = tl.load(found.indices + cells, mask=inside, other=-1)
         taken = best >= 0
         best = tl.maximum(best, 0).to(tl.int64)
         rows, begins, _ = item_rows(contexts, tl.where(inside, item, 0), sizes.others, KIND.UNIT)
-        offsets = begins + best * shown(sizes.others.row) * KIND.UNIT
+        offsets = begins + best * decoded(sizes.others.row) * KIND.UNIT
         there = taken[:, None] & (column < KIND.D)[None, :]
         x = tl.load(contexts.features + offsets[:, None] + column[None, :], mask=there, other=0.0).to(tl.float32)
         weights = tl.where(taken, weight, 0.0)
@@ -292,40 +292,42 @@ def context_gradients(contexts, queries, tables, pairs, listed, grads, found, su
     total = tl.full((ROWS, WIDTH), 0, tl.float32)
     along = tl.full((ROWS,), 0, tl.float32)
     if KIND.LISTED:
-        begin, end = run_of(tl.load(listed.begins + own), tl.load(listed.begins + own + 1), shown(sizes.n_runs), left)
+        begin, end = run_of(tl.load(listed.begins + own), tl.load(listed.begins + own + 1), decoded(sizes.n_runs), left)
         for number in range(begin, end):
             local = tl.load(listed.order + number)
             item = tl.load(pairs + 2 * local + 1 - KIND.CONTEXT_COLUMN)
             query_row, query_begin, count = item_rows(queries, item, sizes.others, KIND.UNIT)
-            weight = tl.load(grads + local * shown(sizes.grad_context))
+            weight = tl.load(grads + local * decoded(sizes.grad_context))
             if KIND.AVERAGE:
                 weight /= tl.maximum(count, 1).to(tl.float32)
             for piece in range(0, count, STEP):
                 place = piece + tl.arange(0, STEP)
-                cells = local * shown(sizes.index_context) + place
+                cells = local * decoded(sizes.index_context) + place
                 best = tl.load(found.indices + cells, mask=place < count, other=-1)
                 within = tl.minimum(place, count - 1).to(tl.int64)
-                offsets = query_begin + within * shown(sizes.others.row) * KIND.UNIT
+                offsets = query_begin + within * decoded(sizes.others.row) * KIND.UNIT
                 weights = tl.full((STEP,), weight, tl.float32)
                 total, along = taken_queries(
                     total, along, best, weights, cells, start, query_row + within, offsets, queries, found, KIND
                 )  # fmt: skip
     else:
-        begin, end = run_of(0, shown(sizes.n_queries), shown(sizes.n_runs), left)
+        begin, end = run_of(0, decoded(sizes.n_queries), decoded(sizes.n_runs), left)
         for piece in range(begin, end, STEP):
             number = piece + tl.arange(0, STEP)
             inside = number < end
-            slots = shown(sizes.index_query)
-            told = tl.load(tables.holders + number, mask=inside & (number * 0 == slots), other=0)
-            item = tl.where(number * 0 == slots, told, tl.where(inside, number, 0) // tl.maximum(slots, 1)).to(tl.int64)
+            slots = decoded(sizes.index_query)
+            from_table = tl.load(tables.holders + number, mask=inside & (number * 0 == slots), other=0)
+            item = tl.where(number * 0 == slots, from_table, tl.where(inside, number, 0) // tl.maximum(slots, 1)).to(
+                tl.int64
+            )
             rows, begins, count = item_rows(queries, item, sizes.others, KIND.UNIT)
             place = number - start_of(tables, item, sizes.index_query)
             inside = inside & (place < count)
             place = tl.where(inside, place, 0)
-            offsets = begins + place * shown(sizes.others.row) * KIND.UNIT
-            cells = (own - shown(sizes.first_item)) * shown(sizes.index_context) + number
+            offsets = begins + place * decoded(sizes.others.row) * KIND.UNIT
+            cells = (own - decoded(sizes.first_item)) * decoded(sizes.index_context) + number
             best = tl.load(found.indices + cells, mask=inside, other=-1)
-            weights = tl.load(grads + own * shown(sizes.grad_context) + item * shown(sizes.grad_query))
+            weights = tl.load(grads + own * decoded(sizes.grad_context) + item * decoded(sizes.grad_query))
             if KIND.AVERAGE:
                 weights /= tl.maximum(count, 1).to(tl.float32)
             total, along = taken_queries(

@@ -15,17 +15,17 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.gpu.planning import on_device
-from crossret_kernels.gpu.sides import Rows, Side, both_sides, precisions
-from crossret_kernels.gpu.triton_launch import all_hidden, launch
+from crossret_kernels.gpu.sides import RowLayout, Side, both_sides, precisions
+from crossret_kernels.gpu.triton_launch import encoded_sizes, launch
 from crossret_kernels.gpu.tuning import SumMax, slots_for
 from crossret_kernels.maxsim.triton.rows import NormKind, inverse_norms
-from crossret_kernels.maxsim.triton.tables import best_abreast, groups_of, tiles_of
+from crossret_kernels.maxsim.triton.tables import best_group_bits, groups_of, tiles_of
 from crossret_kernels.padded.arithmetic import POOLINGS
 
 Of = TypeVar("Of")
 
 
-class Operand(NamedTuple):
+class KernelSide(NamedTuple):
     """A side as kernels read it.
 
     Attributes:
@@ -47,7 +47,7 @@ class SideSizes(NamedTuple):
         most: rows that an item has at most.
         n_rows: of all items.
         item, row: strides, the former 0 where packed.
-        told: 1 where extents tell lengths, else 0.
+        has_lengths: 1 where extents have lengths, else 0.
     """
 
     slots: int
@@ -55,14 +55,14 @@ class SideSizes(NamedTuple):
     n_rows: int
     item: int
     row: int
-    told: int
+    has_lengths: int
 
     @classmethod
-    def of(cls, side: Side, rows: Rows, unit: int) -> SideSizes:
+    def of(cls, side: Side, rows: RowLayout, unit: int) -> SideSizes:
         """With strides counted in so many elements."""
-        most, told, count = side.slots, int(side.extents is not None), side.features.size(0)
+        most, has_lengths, count = side.slots, int(side.extents is not None), side.features.size(0)
         slots, n_rows = (0, count) if side.packed else (most, count * most)
-        return cls(slots, most, n_rows, rows.item_stride // unit, rows.row_stride // unit, told)
+        return cls(slots, most, n_rows, rows.item_stride // unit, rows.row_stride // unit, has_lengths)
 
 
 class Tables(NamedTuple):
@@ -82,7 +82,7 @@ class Tables(NamedTuple):
     holders: Tensor
 
 
-class Kind(NamedTuple):
+class SearchKind(NamedTuple):
     """What kernels that look for the best contexts are compiled for.
 
     Attributes:
@@ -116,8 +116,8 @@ class Kind(NamedTuple):
         return 8 if self.M >= 128 else 4
 
 
-class Plan(NamedTuple):
-    """Plan of a call: its tables and sizes.
+class MaxSimPlan(NamedTuple):
+    """MaxSimPlan of a call: its tables and sizes.
 
     Attributes:
         kind: what its kernels are compiled for.
@@ -132,7 +132,7 @@ class Plan(NamedTuple):
         found_slots: of which an item of queries has so many; 0 where tables tell.
     """
 
-    kind: Kind
+    kind: SearchKind
     tables: Tables
     planned: bool
     bits: int
@@ -145,7 +145,7 @@ class Plan(NamedTuple):
 
 
 @dataclass(slots=True)
-class Call:
+class MaxSimCall:
     """One call, its sides as contexts and queries: the side whose best are taken, and the one that takes them.
 
     Attributes:
@@ -156,7 +156,7 @@ class Call:
         empty_score: of pairs of an item without rows; None where there are no such.
         precision: of products.
         n_contexts, n_queries: items of either side.
-        lies, unit, sizes: how rows of either side lie, the elements that strides count in, and sizes for kernels.
+        row_layouts, unit, sizes: layouts of either side, elements that strides count in, sizes for kernels.
     """
 
     contexts: Side
@@ -169,13 +169,13 @@ class Call:
     precision: str
     n_contexts: int
     n_queries: int
-    lies: tuple[Rows, Rows]
+    row_layouts: tuple[RowLayout, RowLayout]
     unit: int
     sizes: tuple[SideSizes, SideSizes]
 
     @classmethod
-    def of(cls, arguments: tuple[Any, ...], places: bool = False) -> Call:
-        """From what the operations take; of those that search for places, which pool nothing.
+    def of(cls, arguments: tuple[Any, ...], places: bool = False) -> MaxSimCall:
+        """From what the operations take; of those that search for places, which pool is_empty.
 
         Raises what `both_sides` does.
         """
@@ -185,12 +185,12 @@ class Call:
         pooling = "none" if places else POOLINGS[arguments[13]]
         contexts, queries = (images, captions) if direction == 0 else (captions, images)
         precision = precisions(images.features.dtype, reduced)[0]
-        lies = contexts.rows, queries.rows
-        unit = min(lies[0].unit, lies[1].unit)
-        sizes = SideSizes.of(contexts, lies[0], unit), SideSizes.of(queries, lies[1], unit)
+        row_layouts = contexts.row_layout, queries.row_layout
+        unit = min(row_layouts[0].unit, row_layouts[1].unit)
+        sizes = SideSizes.of(contexts, row_layouts[0], unit), SideSizes.of(queries, row_layouts[1], unit)
         return cls(
             contexts, queries, pairs, direction, pooling, normalize, empty_score, precision, contexts.n_items,
-            queries.n_items, lies, unit, sizes,
+            queries.n_items, row_layouts, unit, sizes,
         )  # fmt: skip
 
     @property
@@ -209,7 +209,7 @@ class Call:
         return self.in_order(self.n_contexts, self.n_queries)
 
     @property
-    def nothing(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether no pair has rows of both sides, as far as the host knows."""
         if 0 in self.shape or not self.sizes[0].n_rows or not self.sizes[1].n_rows:
             return True
@@ -221,8 +221,8 @@ class Call:
         """Values of contexts and queries as (image's, caption's)."""
         return (of_contexts, of_queries) if self.context_column == 0 else (of_queries, of_contexts)
 
-    def cut(self, index: bool, gradients: bool) -> tuple[Kind, int]:
-        """Kind of the kernels, and the queries of a tile of whole items; 0 where each item has its own.
+    def cut(self, index: bool, gradients: bool) -> tuple[SearchKind, int]:
+        """SearchKind of the kernels, and the queries of a tile of whole items; 0 where each item has its own.
 
         What kernels are compiled for follows from the sides' widths, never from lengths or how many items there are. A
         single item of queries, as a search has, is the exception: it has no others to share a tile with.
@@ -243,7 +243,7 @@ class Call:
             m = SumMax.LARGER_TILE if fills[0] < SumMax.WELL_FILLED * fills[1] else m
         n = 64 if small or listed else min(SumMax.CELLS // m, 256)
         columns = SumMax.COLUMNS // 2 if in_registers or (index and by_items and not resident) else SumMax.COLUMNS
-        kind = Kind(
+        kind = SearchKind(
             index, gradients and self.normalize, listed, self.context_column, self.pooling, self.normalize,
             m, n, min(n, columns), k, resident, dim, self.unit, self.precision, 2 if wide and resident else 3,
         )  # fmt: skip
@@ -251,7 +251,7 @@ class Call:
 
     def key(self, *others: Hashable) -> Hashable:
         """What kernels depend on besides their kinds."""
-        contexts, queries = self.lies
+        contexts, queries = self.row_layouts
         values = self.contexts.features
         return values.device, values.dtype, contexts.aligned, contexts.far, queries.aligned, queries.far, *others
 
@@ -260,9 +260,9 @@ class Call:
         sizes, features = self.sizes[own], (self.contexts, self.queries)[own].features
         scales = torch.empty(sizes.n_rows, dtype=torch.float32, device=self.device)
         launch(
-            inverse_norms, (-(-sizes.n_rows // SumMax.NORM_ROWS), 1, 1), (features, scales, all_hidden(sizes)),
+            inverse_norms, (-(-sizes.n_rows // SumMax.NORM_ROWS), 1, 1), (features, scales, encoded_sizes(sizes)),
             NormKind(self.dim, self.unit, SumMax.NORM_ROWS, SumMax.NORM_COLUMNS),
-            (self.device, features.dtype, self.lies[own].aligned, self.lies[own].far),
+            (self.device, features.dtype, self.row_layouts[own].aligned, self.row_layouts[own].far),
         )  # fmt: skip
         return scales
 
@@ -275,7 +275,7 @@ class Call:
         cells = self.n_contexts * contexts.slots * self.n_queries * queries.slots
         return cells * self.dim > SumMax.UNPLANNED_PRODUCTS
 
-    def plan(self, index: bool, gradients: bool = False) -> Plan:
+    def plan(self, index: bool, gradients: bool = False) -> MaxSimPlan:
         """For scores or, with `index`, for places; there is something to search."""
         contexts, queries = self.contexts, self.queries
         planned, found_slots, n_tiles = self.planned, queries.slots, self.n_queries
@@ -307,26 +307,26 @@ class Call:
         if planned:
             lengths = contexts.known_counts()
             typical = -(-int(lengths.sum()) // len(lengths))
-            bits = best_abreast(window, typical, kind.COLUMNS, depth, n_tiles)
+            bits = best_group_bits(window, typical, kind.COLUMNS, depth, n_tiles)
             groups = groups_of(lengths, bits, window)
             n_groups = groups.shape[1]
             brought = Tables(*on_device(self.device, groups, *tables))
         else:
             if self.pairs is None:
-                bits = best_abreast(window, contexts.slots, kind.COLUMNS, depth, n_tiles)
+                bits = best_group_bits(window, contexts.slots, kind.COLUMNS, depth, n_tiles)
             brought = Tables(*[torch.empty(1, dtype=torch.int32, device=self.device)] * len(Tables._fields))
-        return Plan(kind, brought, planned, bits, n_tiles, tile_items, window, n_groups, pitch, found_slots)
+        return MaxSimPlan(kind, brought, planned, bits, n_tiles, tile_items, window, n_groups, pitch, found_slots)
 
-    def operands(self) -> tuple[Operand, Operand]:
+    def operands(self) -> tuple[KernelSide, KernelSide]:
         """Contexts and queries as kernels read them."""
         return self._operand(of_contexts=True), self._operand(of_contexts=False)
 
-    def _operand(self, of_contexts: bool) -> Operand:
+    def _operand(self, of_contexts: bool) -> KernelSide:
         side = self.contexts if of_contexts else self.queries
         values, extents = side.features, side.extents
         if extents is None:
             extents = torch.empty(2, dtype=torch.int64, device=values.device)
-        return Operand(values, self.inverse_norms(of_contexts) if self.normalize else extents, extents)
+        return KernelSide(values, self.inverse_norms(of_contexts) if self.normalize else extents, extents)
 
     def of_pairs(self, of_items: Tensor, of_contexts: bool) -> Tensor:
         """Values of a side's items (items, …) for the pairs: in the scores' shape, or broadcast to it."""

@@ -15,10 +15,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from crossret_kernels.gpu.triton_launch import all_hidden, launch
-from crossret_kernels.gpu.triton_tiles import product, shown
+from crossret_kernels.gpu.triton_launch import encoded_sizes, launch
+from crossret_kernels.gpu.triton_tiles import decoded, product
 from crossret_kernels.gpu.tuning import SumMax
-from crossret_kernels.maxsim.triton.call import Call, Operand, Plan, SideSizes
+from crossret_kernels.maxsim.triton.call import KernelSide, MaxSimCall, MaxSimPlan, SideSizes
 from crossret_kernels.maxsim.triton.maxima import BEYOND, best_of_columns, best_of_depth, better, disordered, ordered
 from crossret_kernels.maxsim.triton.rows import item_rows
 
@@ -49,7 +49,7 @@ class Strides(NamedTuple):
     index_query: int
 
 
-class Sizes(NamedTuple):
+class SearchSizes(NamedTuple):
     """What kernels are not compiled for: where rows lie, and which groups of contexts they walk over.
 
     Attributes:
@@ -82,7 +82,7 @@ class Sizes(NamedTuple):
 
 
 def find(
-    call: Call, plan: Plan, operands: tuple[Operand, Operand], found: Found, strides: Strides,
+    call: MaxSimCall, plan: MaxSimPlan, operands: tuple[KernelSide, KernelSide], found: Found, strides: Strides,
     first: int = 0, pairs: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Stores scores or best contexts: of the plan's window from the first item of contexts on, or of listed pairs."""
@@ -90,13 +90,13 @@ def find(
     count = count if call.pairs is not None else min(plan.window, count - first)
     n_groups = -(-count >> plan.bits)
     n_runs, run_groups = runs(n_groups, plan.n_tiles)
-    sizes = Sizes(
+    sizes = SearchSizes(
         *call.sizes, strides, first, count, int(plan.planned),
         first // plan.window * plan.groups, n_groups, run_groups, plan.bits, plan.tile_items, call.n_queries,
         plan.n_tiles, n_runs,
     )  # fmt: skip
     key = call.key(found.indices.dtype, max(strides) >= 2**30 - 2)
-    arguments: tuple[Any, ...] = (operands[1], operands[0], plan.tables, found, all_hidden(sizes))
+    arguments: tuple[Any, ...] = (operands[1], operands[0], plan.tables, found, encoded_sizes(sizes))
     kernel, n_programs = best_of_tiles, n_runs * plan.n_tiles
     if call.pairs is not None or queries.width > SumMax.LARGEST_TILE:
         kernel, listed = best_of_items, plan.tables.groups
@@ -142,10 +142,12 @@ def query_rows(queries, numbers, offsets, KIND: tl.constexpr):
 @triton.jit
 def group_items(tables, group, place, sizes):
     """Items of contexts that have these places in a group, −1 for none."""
-    number = (group << shown(sizes.bits)) + place
-    planned = number * 0 < shown(sizes.planned)
-    of_table = tl.load(tables.groups + (shown(sizes.first_group) << shown(sizes.bits)) + number, mask=planned, other=-1)
-    of_shapes = tl.where(number < shown(sizes.n_items), shown(sizes.first_item) + number, -1)
+    number = (group << decoded(sizes.bits)) + place
+    planned = number * 0 < decoded(sizes.planned)
+    of_table = tl.load(
+        tables.groups + (decoded(sizes.first_group) << decoded(sizes.bits)) + number, mask=planned, other=-1
+    )
+    of_shapes = tl.where(number < decoded(sizes.n_items), decoded(sizes.first_item) + number, -1)
     return tl.where(planned, of_table, of_shapes).to(tl.int64)
 
 
@@ -159,18 +161,18 @@ def best_of_group(queries, q_offsets, q_scales, q, contexts, tables, group, size
     N: tl.constexpr = KIND.N
     COLUMNS: tl.constexpr = KIND.COLUMNS
     PRECISION: tl.constexpr = KIND.PRECISION
-    width = COLUMNS >> shown(sizes.bits)
+    width = COLUMNS >> decoded(sizes.bits)
     slot = tl.arange(0, N)
-    item = group_items(tables, group, slot & ((1 << shown(sizes.bits)) - 1), sizes)
+    item = group_items(tables, group, slot & ((1 << decoded(sizes.bits)) - 1), sizes)
     # Columns without an item repeat the last one's.
     rows, firsts, counts = item_rows(contexts, tl.where(item < 0, tl.max(item, 0), item), sizes.contexts, KIND.UNIT)
     lasts = tl.maximum(counts - 1, 0)
-    first_places = slot // COLUMNS * width + (slot % COLUMNS >> shown(sizes.bits))
+    first_places = slot // COLUMNS * width + (slot % COLUMNS >> decoded(sizes.bits))
     best = tl.full((M, COLUMNS), float("-inf"), tl.float32)
     depths = tl.full((M, COLUMNS), 0, tl.int32)
-    for step in tl.range(tl.cdiv(tl.max(counts, 0), N >> shown(sizes.bits)), num_stages=KIND.STAGES):
-        within = tl.minimum(first_places + step * (N >> shown(sizes.bits)), lasts).to(tl.int64)
-        offsets = firsts + within * shown(sizes.contexts.row) * KIND.UNIT
+    for step in tl.range(tl.cdiv(tl.max(counts, 0), N >> decoded(sizes.bits)), num_stages=KIND.STAGES):
+        within = tl.minimum(first_places + step * (N >> decoded(sizes.bits)), lasts).to(tl.int64)
+        offsets = firsts + within * decoded(sizes.contexts.row) * KIND.UNIT
         if KIND.RESIDENT:
             s = tl.dot(q, tl.trans(first_columns(contexts.features + offsets, KIND)), input_precision=PRECISION)
         else:
@@ -184,25 +186,25 @@ def best_of_group(queries, q_offsets, q_scales, q, contexts, tables, group, size
         best, depths = better(best, depths, s, step * (N // COLUMNS) + which, KIND.INDEX)
     places = depths
     if KIND.INDEX:
-        places = depths * width + (tl.arange(0, COLUMNS) >> shown(sizes.bits))[None, :]
-    return best_of_columns(best, places, shown(sizes.bits), KIND.INDEX)
+        places = depths * width + (tl.arange(0, COLUMNS) >> decoded(sizes.bits))[None, :]
+    return best_of_columns(best, places, decoded(sizes.bits), KIND.INDEX)
 
 
 @triton.jit
 def items_of_columns(contexts, tables, group, sizes, KIND: tl.constexpr):
     """(Item of every column, its last place, whether the column stores what was found of it), each (COLUMNS,)."""
     column = tl.arange(0, KIND.COLUMNS)
-    abreast = 1 << shown(sizes.bits)
-    item = group_items(tables, group, column & (abreast - 1), sizes)
+    group_size = 1 << decoded(sizes.bits)
+    item = group_items(tables, group, column & (group_size - 1), sizes)
     _, _, count = item_rows(contexts, tl.maximum(item, 0), sizes.contexts, KIND.UNIT)
-    return item, count - 1, (column < abreast) & (item >= 0)
+    return item, count - 1, (column < group_size) & (item >= 0)
 
 
 @triton.jit
 def start_of(tables, item, stride):
     """Where what queries of an item have found starts in the row of an item of contexts."""
-    planned = item * 0 == shown(stride)
-    return tl.where(planned, tl.load(tables.starts + item, mask=planned, other=0), item.to(tl.int64) * shown(stride))
+    planned = item * 0 == decoded(stride)
+    return tl.where(planned, tl.load(tables.starts + item, mask=planned, other=0), item.to(tl.int64) * decoded(stride))
 
 
 @triton.jit
@@ -222,9 +224,9 @@ def first_of(found, inside, top, slots):
 @triton.jit
 def tile_items(tables, tile, place, sizes, M: tl.constexpr):
     """Items of queries that have these places in a tile."""
-    planned = place * 0 < shown(sizes.planned)
-    told = tl.load(tables.items + tile * M + place, mask=planned, other=0)
-    return tl.where(planned, told, tile * shown(sizes.tile_items) + place)
+    planned = place * 0 < decoded(sizes.planned)
+    from_table = tl.load(tables.items + tile * M + place, mask=planned, other=0)
+    return tl.where(planned, from_table, tile * decoded(sizes.tile_items) + place)
 
 
 @triton.jit
@@ -235,17 +237,17 @@ def tile_slots(queries, tables, tile, sizes, KIND: tl.constexpr):
     """
     M: tl.constexpr = KIND.M
     slot = tl.arange(0, M)
-    most, planned = shown(sizes.queries.most), slot * 0 < shown(sizes.planned)
+    most, planned = decoded(sizes.queries.most), slot * 0 < decoded(sizes.planned)
     owner = slot // most
     place = slot - owner * most
-    item = tile * shown(sizes.tile_items) + owner
-    own = (owner < shown(sizes.tile_items)) & (item < shown(sizes.n_queries))
+    item = tile * decoded(sizes.tile_items) + owner
+    own = (owner < decoded(sizes.tile_items)) & (item < decoded(sizes.n_queries))
     _, _, count = item_rows(queries, tl.where(own, item, 0), sizes.queries, KIND.UNIT)
     own = own & (place < count)
-    told = tl.load(tables.owners + tile * M + slot, mask=planned, other=-1)
-    owner = tl.where(planned, told, tl.where(own, owner, -1))
-    told = tl.load(tables.places + tile * M + slot, mask=planned, other=0)
-    place = tl.where(planned, told, tl.where(own, place, 0))
+    from_table = tl.load(tables.owners + tile * M + slot, mask=planned, other=-1)
+    owner = tl.where(planned, from_table, tl.where(own, owner, -1))
+    from_table = tl.load(tables.places + tile * M + slot, mask=planned, other=0)
+    place = tl.where(planned, from_table, tl.where(own, place, 0))
     return owner, tile_items(tables, tile, tl.maximum(owner, 0), sizes, M), place
 
 
@@ -256,15 +258,15 @@ def best_of_tiles(queries, contexts, tables, out, sizes, KIND: tl.constexpr):
     Stores scores or, where INDEX, every query's context; POOLING "max" stores that of the first best query alone.
     """
     M: tl.constexpr = KIND.M
-    tile, run = grouped(tl.program_id(0), shown(sizes.n_tiles), shown(sizes.n_runs), 16)
+    tile, run = grouped(tl.program_id(0), decoded(sizes.n_tiles), decoded(sizes.n_runs), 16)
     slot = tl.arange(0, M)
     owners, own, places_of = tile_slots(queries, tables, tile, sizes, KIND)
     n_own = tl.max(owners, 0) + 1
     firsts, begins, _ = item_rows(queries, own, sizes.queries, KIND.UNIT)
-    offsets = begins + places_of.to(tl.int64) * shown(sizes.queries.row) * KIND.UNIT
+    offsets = begins + places_of.to(tl.int64) * decoded(sizes.queries.row) * KIND.UNIT
     scales, q = query_rows(queries, firsts + places_of, offsets, KIND)
-    begin = run * shown(sizes.run_groups)
-    for group in range(begin, tl.minimum(begin + shown(sizes.run_groups), shown(sizes.n_groups))):
+    begin = run * decoded(sizes.run_groups)
+    for group in range(begin, tl.minimum(begin + decoded(sizes.run_groups), decoded(sizes.n_groups))):
         found, places = best_of_group(queries, offsets, scales, q, contexts, tables, group, sizes, KIND)
         item, last, wanted = items_of_columns(contexts, tables, group, sizes, KIND)
         if KIND.INDEX:
@@ -276,7 +278,9 @@ def best_of_tiles(queries, contexts, tables, out, sizes, KIND: tl.constexpr):
                     taken = taken | (slot[None, :] == first[:, None])
                 chosen = chosen & taken
             slots = start_of(tables, own, sizes.strides.index_query) + places_of
-            cells = ((item - shown(sizes.first_item)) * shown(sizes.strides.index_context))[:, None] + slots[None, :]
+            cells = ((item - decoded(sizes.first_item)) * decoded(sizes.strides.index_context))[:, None] + slots[
+                None, :
+            ]
             tl.store(out.indices + cells, tl.minimum(tl.trans(places), last[:, None]), mask=chosen)
             if KIND.VALUES:
                 tl.store(out.maxima + cells, tl.trans(found), mask=chosen)
@@ -287,7 +291,7 @@ def best_of_tiles(queries, contexts, tables, out, sizes, KIND: tl.constexpr):
                 if KIND.POOLING == "avg":
                     _, _, count = item_rows(queries, own_item, sizes.queries, KIND.UNIT)
                     score /= tl.maximum(count, 1).to(tl.float32)
-                cells = item * shown(sizes.strides.score_context) + own_item * shown(sizes.strides.score_query)
+                cells = item * decoded(sizes.strides.score_context) + own_item * decoded(sizes.strides.score_query)
                 tl.store(out.scores + cells, score, mask=wanted)
 
 
@@ -306,16 +310,16 @@ def best_of_items(queries, contexts, tables, pairs, out, sizes, KIND: tl.constex
         begin = tl.load(pair + KIND.CONTEXT_COLUMN)
         end = begin + 1
     else:
-        query_item = (program % shown(sizes.n_tiles)).to(tl.int64)
-        begin = program // shown(sizes.n_tiles) * shown(sizes.run_groups)
-        end = tl.minimum(begin + shown(sizes.run_groups), shown(sizes.n_groups))
+        query_item = (program % decoded(sizes.n_tiles)).to(tl.int64)
+        begin = program // decoded(sizes.n_tiles) * decoded(sizes.run_groups)
+        end = tl.minimum(begin + decoded(sizes.run_groups), decoded(sizes.n_groups))
     query_row, query_begin, n_rows = item_rows(queries, query_item, sizes.queries, KIND.UNIT)
     for group in range(begin, end):
         item, last, wanted = items_of_columns(contexts, tables, group, sizes, KIND)
         if KIND.LISTED:
-            cells = tl.full((COLUMNS,), program, tl.int64) * shown(sizes.strides.index_context)
+            cells = tl.full((COLUMNS,), program, tl.int64) * decoded(sizes.strides.index_context)
         else:
-            cells = (item - shown(sizes.first_item)) * shown(sizes.strides.index_context)
+            cells = (item - decoded(sizes.first_item)) * decoded(sizes.strides.index_context)
             if KIND.INDEX:
                 cells += start_of(tables, query_item, sizes.strides.index_query)
         pool = tl.full((COLUMNS,), float("-inf") if KIND.POOLING == "max" else 0.0, tl.float32)
@@ -325,7 +329,7 @@ def best_of_items(queries, contexts, tables, pairs, out, sizes, KIND: tl.constex
             slots = piece + tl.arange(0, M)
             inside = slots < n_rows
             within = tl.minimum(slots, n_rows - 1).to(tl.int64)
-            offsets = query_begin + within * shown(sizes.queries.row) * KIND.UNIT
+            offsets = query_begin + within * decoded(sizes.queries.row) * KIND.UNIT
             scales, q = query_rows(queries, query_row + within, offsets, KIND)
             found, places = best_of_group(queries, offsets, scales, q, contexts, tables, group, sizes, KIND)
             places = tl.minimum(places, last[None, :])
@@ -357,5 +361,5 @@ def best_of_items(queries, contexts, tables, pairs, out, sizes, KIND: tl.constex
             if KIND.LISTED:
                 tl.store(out.scores + program + tl.arange(0, COLUMNS), pool, mask=wanted)
             else:
-                cells = item * shown(sizes.strides.score_context) + query_item * shown(sizes.strides.score_query)
+                cells = item * decoded(sizes.strides.score_context) + query_item * decoded(sizes.strides.score_query)
                 tl.store(out.scores + cells, pool, mask=wanted)

@@ -11,23 +11,23 @@ from torch import Tensor
 
 from crossret_kernels.gpu.sides import Side
 from crossret_kernels.maxsim.triton.backward import add
-from crossret_kernels.maxsim.triton.call import Call
+from crossret_kernels.maxsim.triton.call import MaxSimCall
 from crossret_kernels.maxsim.triton.forward import Found, Strides, find
-from crossret_kernels.maxsim.triton.parts import Part
+from crossret_kernels.maxsim.triton.parts import GradientPart
 
 
 def gradients(grad_scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
     """`crossret::maxsim_scores_triton_backward`: of regions and words, empty of a side that needs none."""
-    call = Call.of(arguments)
+    call = MaxSimCall.of(arguments)
     wanted, sides = call.in_order(*arguments[-2:]), (call.contexts, call.queries)  # of contexts, of queries
-    nothing = call.nothing
+    is_empty = call.is_empty
     outs = [
-        (torch.empty if not nothing and (side.packed or side.extents is None) else torch.zeros)(
+        (torch.empty if not is_empty and (side.packed or side.extents is None) else torch.zeros)(
             side.features.shape if needed else (0,), dtype=side.features.dtype, device=call.device
         )
         for side, needed in zip(sides, wanted, strict=True)
     ]
-    if not nothing and any(wanted):
+    if not is_empty and any(wanted):
         _add_all(call, grad_scores, wanted, outs)
         outs = [_unordered(out, side) if want else out for out, side, want in zip(outs, sides, wanted, strict=True)]
     return call.in_order(*outs)
@@ -40,7 +40,7 @@ def _unordered(out: Tensor, side: Side) -> Tensor:
     return torch.empty_like(out).scatter_(1, side.places.unsqueeze(2).expand(out.shape), out)
 
 
-def _add_all(call: Call, grads: Tensor, wanted: tuple[bool, bool], outs: list[Tensor]) -> None:
+def _add_all(call: MaxSimCall, grads: Tensor, wanted: tuple[bool, bool], outs: list[Tensor]) -> None:
     """All pairs, part by part within the workspace; what was found of a part is gone with the next."""
     plan, operands = call.plan(index=True, gradients=True), call.operands()
     total = call.pairs.size(0) if call.pairs is not None else call.n_contexts
@@ -54,10 +54,10 @@ def _add_all(call: Call, grads: Tensor, wanted: tuple[bool, bool], outs: list[Te
         if call.pairs is not None:
             pairs, own = call.pairs[first : first + count], grads[first : first + count]
             find(call, plan, operands, found, strides, 0, pairs)
-            part = Part(call, plan, operands, own, pairs, found, 0, call.n_contexts, first > 0)
+            part = GradientPart(call, plan, operands, own, pairs, found, 0, call.n_contexts, first > 0)
         else:
             find(call, plan, operands, found, strides, first)
-            part = Part(call, plan, operands, grads, None, found, first, count, first > 0)
+            part = GradientPart(call, plan, operands, grads, None, found, first, count, first > 0)
         for of_contexts, needed, out in zip((True, False), wanted, outs, strict=True):
             if needed:
                 add(part, of_contexts, out)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.gpu.tuning import SumMax, slots_for
-from crossret_kernels.maxsim.triton.call import Call, Operand, Plan
+from crossret_kernels.maxsim.triton.call import KernelSide, MaxSimCall, MaxSimPlan
 from crossret_kernels.maxsim.triton.forward import Found
 
 
@@ -37,7 +37,7 @@ class Blocks(NamedTuple):
 
 
 @dataclass
-class Part:
+class GradientPart:
     """Some items of contexts against all queries, or some listed pairs, with the best contexts found.
 
     Attributes:
@@ -49,9 +49,9 @@ class Part:
         later: whether an earlier part has left its gradients where this one's belong.
     """
 
-    call: Call
-    plan: Plan
-    operands: tuple[Operand, Operand]
+    call: MaxSimCall
+    plan: MaxSimPlan
+    operands: tuple[KernelSide, KernelSide]
     grads: Tensor
     pairs: Tensor | None
     found: Found

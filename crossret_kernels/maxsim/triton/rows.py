@@ -7,7 +7,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from crossret_kernels.gpu.triton_tiles import inverse, shown
+from crossret_kernels.gpu.triton_tiles import decoded, inverse
 
 
 class NormKind(NamedTuple):
@@ -23,16 +23,16 @@ def item_rows(side, item, sizes, UNIT: tl.constexpr):
 
     Elements are counted in 64 bits. An item without rows has one to be read, which is nobody's or another's.
     """
-    slots, most = shown(sizes.slots), shown(sizes.most)
+    slots, most = decoded(sizes.slots), decoded(sizes.most)
     item = item.to(tl.int64)
     none = item * 0  # masks are of their pointers' shape
-    packed, told = none == slots, none < shown(sizes.told)
-    start = tl.load(side.extents + item, mask=told, other=0)
+    packed, has_lengths = none == slots, none < decoded(sizes.has_lengths)
+    start = tl.load(side.extents + item, mask=has_lengths, other=0)
     end = tl.load(side.extents + item + 1, mask=packed, other=0)
-    count = tl.where(packed, end - start, tl.where(told, start, most))
+    count = tl.where(packed, end - start, tl.where(has_lengths, start, most))
     count = tl.minimum(tl.maximum(count, 0), most).to(tl.int32)
-    before = tl.where(packed, tl.minimum(tl.maximum(start, 0), shown(sizes.n_rows) - 1), 0)
-    begin = (item * shown(sizes.item) + before * shown(sizes.row)) * UNIT
+    before = tl.where(packed, tl.minimum(tl.maximum(start, 0), decoded(sizes.n_rows) - 1), 0)
+    begin = (item * decoded(sizes.item) + before * decoded(sizes.row)) * UNIT
     return tl.where(packed, before, item * slots).to(tl.int32), begin, count
 
 
@@ -44,12 +44,12 @@ def inverse_norms(features, norms, sizes, KIND: tl.constexpr):
     """
     ROWS: tl.constexpr = KIND.ROWS
     K: tl.constexpr = KIND.K
-    n_rows = shown(sizes.n_rows)
+    n_rows = decoded(sizes.n_rows)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    item = row // tl.where(shown(sizes.slots) == 0, n_rows, shown(sizes.slots))
-    place = (row - item * shown(sizes.slots)).to(tl.int64)
+    item = row // tl.where(decoded(sizes.slots) == 0, n_rows, decoded(sizes.slots))
+    place = (row - item * decoded(sizes.slots)).to(tl.int64)
     column = tl.arange(0, K)
-    begins = (item.to(tl.int64) * shown(sizes.item) + place * shown(sizes.row)) * KIND.UNIT
+    begins = (item.to(tl.int64) * decoded(sizes.item) + place * decoded(sizes.row)) * KIND.UNIT
     cells = features + begins[:, None] + column[None, :]
     inside = (row < n_rows)[:, None]
     largest = tl.full((ROWS,), 0, tl.float32)

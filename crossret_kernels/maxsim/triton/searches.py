@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crossret_kernels.maxsim.triton.call import Call
+from crossret_kernels.maxsim.triton.call import MaxSimCall
 from crossret_kernels.maxsim.triton.forward import Found, Strides, find
 
 
 def scores(*arguments: Any) -> Tensor:
     """`crossret::maxsim_scores_triton`: scores (n_images, n_captions), or (P,) of pairs, float32."""
-    call = Call.of(arguments)
+    call = MaxSimCall.of(arguments)
     out = torch.empty(call.shape, dtype=torch.float32, device=call.device)
-    if call.nothing:
+    if call.is_empty:
         return out.fill_(call.empty_score or 0.0)
     plan = call.plan(index=False)
     unused = plan.tables.groups
@@ -27,10 +27,10 @@ def scores(*arguments: Any) -> Tensor:
 
 def indices(*arguments: Any) -> Tensor:
     """`crossret::maxsim_argmax_triton`: the best contexts (n_images, n_captions, Q), or (P, Q) of pairs, int64."""
-    call = Call.of(arguments, places=True)
+    call = MaxSimCall.of(arguments, places=True)
     width = call.queries.slots if arguments[-1] is None else arguments[-1]
     out = torch.full((*call.shape, width), -1, dtype=torch.int64, device=call.device)
-    if call.nothing or not width:
+    if call.is_empty or not width:
         return out
     plan = call.plan(index=True)
     context_stride, query_stride = (width, width) if call.pairs is not None else call.in_order(*out.stride()[:2])
@@ -39,7 +39,7 @@ def indices(*arguments: Any) -> Tensor:
     return in_masks_places(out, call)
 
 
-def in_masks_places(out: Tensor, call: Call) -> Tensor:
+def in_masks_places(out: Tensor, call: MaxSimCall) -> Tensor:
     """Best contexts, of rows that masks keep, as places among all rows of their items."""
     if call.contexts.places is not None:
         places = call.of_pairs(call.contexts.places, of_contexts=True).expand(*call.shape, -1)

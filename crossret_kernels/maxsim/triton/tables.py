@@ -15,10 +15,10 @@ GROUP_COST = 2  # steps that take what a group costs besides its steps
 
 
 def pack(lengths: Ints, size: int) -> list[tuple[int, list[tuple[int, int]]]]:
-    """First-fit decreasing of items into tiles of `size` rows, as (tiles alike, [(length, how many items of it)]).
+    """First-fit decreasing of items into tiles of `size` rows, as (tiles repeats, [(length, how many items of it)]).
 
     Filling tile after tile with the longest item that still fits puts every item where first-fit decreasing does. Tiles
-    filled alike are made at once, so that the work grows with the number of different lengths, not of items. Items
+    filled repeats are made at once, so that the work grows with the number of different lengths, not of items. Items
     without rows have no place.
     """
     kinds, counts = np.unique(lengths[lengths > 0], return_counts=True)
@@ -31,10 +31,10 @@ def pack(lengths: Ints, size: int) -> list[tuple[int, list[tuple[int, int]]]]:
             if uses:
                 contents.append((length, uses))
                 room -= uses * length
-        alike = min(left[length] // uses for length, uses in contents)
-        tiles.append((alike, contents))
+        repeats = min(left[length] // uses for length, uses in contents)
+        tiles.append((repeats, contents))
         for length, uses in contents:
-            left[length] -= alike * uses
+            left[length] -= repeats * uses
             if not left[length]:
                 del left[length]
     return tiles
@@ -47,30 +47,30 @@ def tiles_of(lengths: Ints, size: int) -> tuple[Ints, Ints, Ints]:
     of its owner, −1 where none does; and the items, −1 behind the last.
     """
     kinds = pack(lengths, size)
-    n_tiles = sum(alike for alike, _ in kinds)
+    n_tiles = sum(repeats for repeats, _ in kinds)
     places = np.zeros((n_tiles, size), np.int32)
     owners, items = np.full((2, n_tiles, size), EMPTY, np.int32)
     order = np.argsort(-lengths, kind="stable")
     starts = np.unique(-lengths[order], return_index=True)
     taken = dict(zip(*(column.tolist() for column in starts), strict=True))  # by −length: the next item in `order`
     tile = 0
-    for alike, contents in kinds:
+    for repeats, contents in kinds:
         slot = place = 0
-        block = slice(tile, tile + alike)
+        block = slice(tile, tile + repeats)
         for length, uses in contents:
             start = taken[-length]
-            taken[-length] += alike * uses
+            taken[-length] += repeats * uses
             slots = slice(slot, slot + uses * length)
-            items[block, place : place + uses] = order[start : start + alike * uses].reshape(alike, uses)
+            items[block, place : place + uses] = order[start : start + repeats * uses].reshape(repeats, uses)
             places[block, slots] = np.tile(np.arange(length), uses)
             owners[block, slots] = np.repeat(np.arange(place, place + uses), length)
             slot += uses * length
             place += uses
-        tile += alike
+        tile += repeats
     return places, owners, items
 
 
-def best_abreast(count: int, length: int, columns: int, depth: int, n_tiles: int) -> int:
+def best_group_bits(count: int, length: int, columns: int, depth: int, n_tiles: int) -> int:
     """log₂ of how many items a group takes: many leave few columns without a row, few leave more programs.
 
     Args:
@@ -93,9 +93,9 @@ def groups_of(lengths: Ints, bits: int, window: int) -> Ints:
     Of a tile's columns every item of a group has an equal share, and so many of its rows pass at a time: a group takes
     as long as its longest. So the longest of a window come first. −1 behind the last.
     """
-    windows, abreast = -(-len(lengths) // window), 1 << bits
+    windows, group_size = -(-len(lengths) // window), 1 << bits
     order = np.full(windows * window, EMPTY)
     order[: len(lengths)] = np.lexsort((-lengths, np.arange(len(lengths)) // window))
-    padded = np.full((windows, -(-window // abreast) * abreast), EMPTY)
+    padded = np.full((windows, -(-window // group_size) * group_size), EMPTY)
     padded[:, :window] = order.reshape(windows, window)
-    return padded.reshape(windows, -1, abreast)
+    return padded.reshape(windows, -1, group_size)

@@ -8,18 +8,19 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.gpu.triton_launch import launch
-from crossret_kernels.ranking_loss.triton.hinges import COLUMNS, ROWS, key_of, kind_of, scaled, tile_hinges
+from crossret_kernels.gpu.triton_scores import COLUMNS, ROWS, ScoreMatrix, store_gradient
+from crossret_kernels.ranking_loss.triton.hinges import HingeKind, scaled, tile_hinges
 
 
 @triton.jit
 def pulls(hinges, places, grads, keys, slope, NEGATIVES: tl.constexpr, SLOPE: tl.constexpr):
-    """∂loss/∂hinge times a gradient; of no hinge 0, whatever the gradient."""
+    """∂loss/∂hinge times a gradient; 0 where there is no hinge, whatever the gradient."""
     if NEGATIVES == 0:
         made = tl.where(places == keys, grads, 0.0)
     elif NEGATIVES == 1:
         made = tl.where(hinges == 0.0, 0.0, grads)
     else:
-        # loss / M is a norm of hinges / M, so that M cancels: (h / loss)ᵖ⁻¹
+        # (h / loss)ᵖ⁻¹: M cancels
         made = tl.where(hinges == 0.0, 0.0, grads * scaled(hinges, keys, slope, SLOPE)[1])
     return made
 
@@ -30,10 +31,10 @@ def pulls(hinges, places, grads, keys, slope, NEGATIVES: tl.constexpr, SLOPE: tl
 )
 def score_gradients(
     grad_loss, statistics, scores, image_ids, caption_ids, out,
-    n_rows, n_columns, stride, grad_stride, offset, margin, slope, share,
+    n_rows, n_columns, stride, offset, grad_stride, margin, slope, share,
     KIND: tl.constexpr,
 ):  # fmt: skip
-    """A tile of the gradient; `share` of the loss's gradient is a positive's."""
+    """A tile of the scores' gradient; a positive has `share` of the loss's."""
     NEGATIVES: tl.constexpr = KIND.NEGATIVES
     SLOPE: tl.constexpr = KIND.SLOPE
     across = tl.cdiv(n_columns, COLUMNS)
@@ -56,8 +57,7 @@ def score_gradients(
     grads += pulls(column_hinges, rows[:, None], column_grads[None, :], column_keys[None, :], slope, NEGATIVES, SLOPE)
     of_positives = tl.where(totals == 0.0, 0.0, 0.0 - row_grads * totals)
     grads = tl.where(columns[None, :] == rows[:, None] + offset, of_positives[:, None], grads)
-    to = out + rows.to(tl.int64)[:, None] * n_columns + columns[None, :]
-    tl.store(to, grads.to(out.dtype.element_ty), mask=in_rows[:, None] & (columns < n_columns)[None, :])
+    store_gradient(out, n_rows, n_columns, rows, columns, grads)
 
 
 def gradient(
@@ -65,16 +65,14 @@ def gradient(
     margin: float, negatives: int, p: float, reduction: int, offset: int,
 ) -> Tensor:  # fmt: skip
     """`crossret::triplet_loss_triton_backward`: the scores' gradient, of the loss's, in their dtype."""
-    n_rows, n_columns = scores.shape
-    out = torch.empty((n_rows, n_columns), dtype=scores.dtype, device=scores.device)
+    n_rows = scores.shape[0]
+    out = torch.empty(scores.shape, dtype=scores.dtype, device=scores.device)
     if n_rows:
-        scores = scores if scores.stride(1) == 1 else scores.contiguous()
+        matrix = ScoreMatrix.of(scores, image_ids, caption_ids, offset)
         launch(
-            score_gradients, (-(-n_rows // ROWS.value) * -(-n_columns // COLUMNS.value), 1, 1),
-            (grad_loss, statistics, scores, scores if image_ids is None else image_ids,
-             scores if caption_ids is None else caption_ids, out, n_rows, n_columns, scores.stride(0),
-             grad_loss.stride(0) if reduction == 2 else 0, offset, margin, p - 1,
-             1 / n_rows if reduction == 1 else 1.0),
-            kind_of(image_ids, caption_ids, negatives, p), (key_of(scores), grad_loss.dtype), warps=8,
+            score_gradients, (matrix.tiles, 1, 1),
+            (grad_loss, statistics, matrix.scores, *matrix.ids, out, *matrix.sizes,
+             grad_loss.stride(0) if reduction == 2 else 0, margin, p - 1, 1 / n_rows if reduction == 1 else 1.0),
+            HingeKind.of(matrix, negatives, p), (matrix.key, grad_loss.dtype), warps=8,
         )  # fmt: skip
     return out

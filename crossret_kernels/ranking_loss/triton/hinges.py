@@ -1,57 +1,48 @@
-"""Hinges of a tile of scores in Triton and statistics of them, by negatives as `options.NEGATIVES` numbers them.
+"""Hinges of a tile of scores in Triton and their statistics, by negatives in the order of `options.NEGATIVES`.
 
-Statistics of a row or column are three numbers. Hardest (0): the greatest
-hinge and its place, −1 where none is positive. Sum (1): the sum and the number of hinges. Softmax (2): their greatest
-M, Σ (h / M)ᵖ and Σ (h / M)ᵖ⁻¹.
+Statistics of a row or column are three numbers. Hardest (0): the greatest hinge and its place, −1 where none is
+positive. Sum (1): sum and count of the hinges. Softmax (2): the greatest M, Σ (h / M)ᵖ and Σ (h / M)ᵖ⁻¹.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import NamedTuple
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from crossret_kernels.gpu.tuning import TripletLoss
+from crossret_kernels.gpu.triton_scores import ScoreMatrix, positive_pairs, tile_places
 
-ROWS, COLUMNS = tl.constexpr(TripletLoss.ROWS), tl.constexpr(TripletLoss.COLUMNS)
-LONGEST_PRODUCT = 64  # orders up to which powers are products
+LONGEST_PRODUCT = 64  # largest order p whose powers are products
 NOWHERE = tl.constexpr(2**30)  # no place of a hinge
-LEAST = tl.constexpr(1.17549435e-38)  # normal number
+LEAST = tl.constexpr(1.17549435e-38)  # least normal number
 
 
-class Kind(NamedTuple):
-    """What kernels over tiles are compiled for; SLOPE is p − 1 where its powers are products, else −1."""
+class HingeKind(NamedTuple):
+    """Compile-time constants; SLOPE is p − 1 where its powers are products, else −1."""
 
     IMAGE_IDS: bool
     CAPTION_IDS: bool
     NEGATIVES: int
     SLOPE: int
 
-
-def kind_of(image_ids: Tensor | None, caption_ids: Tensor | None, negatives: int, p: float) -> Kind:
-    whole = negatives == 2 and p <= LONGEST_PRODUCT and p == int(p)
-    return Kind(image_ids is not None, caption_ids is not None, negatives, int(p) - 1 if whole else -1)
-
-
-def key_of(scores: Tensor) -> Hashable:
-    """What compiled kernels depend on beside their kind."""
-    return scores.device, scores.dtype, scores.stride(0) >= 2**31
+    @classmethod
+    def of(cls, matrix: ScoreMatrix, negatives: int, p: float) -> HingeKind:
+        whole = negatives == 2 and p <= LONGEST_PRODUCT and p == int(p)
+        return cls(*matrix.has_ids, negatives, int(p) - 1 if whole else -1)
 
 
 @triton.jit
 def ordered(hinges):
-    """int32 that are ordered as hinges, which are not negative, are; NaN is greatest."""
+    """int32 in the order of hinges, none of which is negative; NaN is greatest."""
     return tl.where(hinges == hinges, hinges.to(tl.int32, bitcast=True), 0x7FFFFFFF)
 
 
 @triton.jit
 def scaled(hinges, scale, slope, SLOPE: tl.constexpr):
-    """(h / scale, its power to the slope), both 0 where a hinge is; the scale is at least the hinges but for rounding.
+    """(h / scale, its power of p − 1), both 0 where h is 0; no hinge exceeds the scale but for rounding.
 
-    Large powers show how 1 / scale is rounded: equals are to have a quotient of 1.
+    Division rounds to nearest, so that equals have the quotient 1, whatever the power.
     """
     if SLOPE >= 0:
         scale = tl.where(scale < LEAST, LEAST, scale)
@@ -72,8 +63,16 @@ def scaled(hinges, scale, slope, SLOPE: tl.constexpr):
 
 
 @triton.jit
-def reduced(a, b, c, slope, axis: tl.constexpr, NEGATIVES: tl.constexpr, SLOPE: tl.constexpr):
-    """Statistics brought together over an axis; places are int32."""
+def no_statistics(N: tl.constexpr, NEGATIVES: tl.constexpr):
+    """Statistics of no hinges, (N,)."""
+    zeros = tl.full((N,), 0, tl.float32)
+    return zeros, tl.full((N,), NOWHERE, tl.int32) if NEGATIVES == 0 else zeros, zeros
+
+
+@triton.jit
+def reduced(statistics, slope, axis: tl.constexpr, NEGATIVES: tl.constexpr, SLOPE: tl.constexpr):
+    """Statistics merged along an axis; places are int32."""
+    a, b, c = statistics
     if NEGATIVES == 1:
         out_a, out_b, out_c = tl.sum(a, axis), tl.sum(b, axis), tl.sum(c, axis)
     else:
@@ -90,8 +89,10 @@ def reduced(a, b, c, slope, axis: tl.constexpr, NEGATIVES: tl.constexpr, SLOPE: 
 
 
 @triton.jit
-def merged(a, b, c, later_a, later_b, later_c, slope, NEGATIVES: tl.constexpr, SLOPE: tl.constexpr):
-    """Statistics with those of later places."""
+def merged(first, later, slope, NEGATIVES: tl.constexpr, SLOPE: tl.constexpr):
+    """Statistics of two parts of a row or column."""
+    a, b, c = first
+    later_a, later_b, later_c = later
     if NEGATIVES == 1:
         out_a, out_b, out_c = a + later_a, b + later_b, c + later_c
     else:
@@ -109,7 +110,7 @@ def merged(a, b, c, later_a, later_b, later_c, slope, NEGATIVES: tl.constexpr, S
 
 @triton.jit
 def load_statistics(at, stride, mask, NEGATIVES: tl.constexpr):
-    """Kept ones, of nothing where masked."""
+    """Stored statistics; those of no hinges where masked out."""
     b = tl.load(at + stride, mask=mask, other=0.0)
     if NEGATIVES == 0:
         b = tl.where(mask & (b >= 0.0), b.to(tl.int32), NOWHERE)
@@ -117,7 +118,8 @@ def load_statistics(at, stride, mask, NEGATIVES: tl.constexpr):
 
 
 @triton.jit
-def store_statistics(at, stride, mask, a, b, c, NEGATIVES: tl.constexpr):
+def store_statistics(at, stride, mask, statistics, NEGATIVES: tl.constexpr):
+    a, b, c = statistics
     if NEGATIVES == 0:
         b = tl.where(b == NOWHERE, -1, b).to(tl.float32)
     tl.store(at, a, mask=mask)
@@ -129,7 +131,7 @@ def store_statistics(at, stride, mask, a, b, c, NEGATIVES: tl.constexpr):
 def of_hinges(hinges, places, slope, axis: tl.constexpr, NEGATIVES: tl.constexpr, SLOPE: tl.constexpr):
     """Statistics of a tile's rows or columns."""
     ones = tl.where(hinges == 0.0, 0.0, 1.0)
-    return reduced(hinges, places if NEGATIVES == 0 else ones, ones, slope, axis, NEGATIVES, SLOPE)
+    return reduced((hinges, places if NEGATIVES == 0 else ones, ones), slope, axis, NEGATIVES, SLOPE)
 
 
 @triton.jit
@@ -137,27 +139,18 @@ def tile_hinges(
     scores, image_ids, caption_ids, row, column, n_rows, n_columns, stride, offset, margin,
     KIND: tl.constexpr,
 ):  # fmt: skip
-    """Of the tile that begins at a row and a column: its rows, its columns, hinges of rows, hinges of columns.
+    """(Rows, columns, hinges of the rows, hinges of the columns) of the tile that begins at a row and a column.
 
-    Hinges are 0 where no negatives meet; those of columns also where the column's positive is not here.
+    Hinges are 0 where a pair is no negative; those of columns also where the column's positive is not in the matrix.
     """
-    rows = row + tl.arange(0, ROWS)
-    columns = column + tl.arange(0, COLUMNS)
-    in_rows = rows < n_rows
-    in_columns = columns < n_columns
-    matched = (columns >= offset) & (columns < offset + n_rows)
+    rows, columns, in_rows, in_columns, _positives, matched = tile_places(row, column, n_rows, n_columns, offset)
     starts = scores + rows.to(tl.int64) * stride
     diagonal = scores + (columns - offset).to(tl.int64) * stride + columns
-    s = tl.load(starts[:, None] + columns[None, :], mask=in_rows[:, None] & in_columns[None, :], other=0.0)
+    inside = in_rows[:, None] & in_columns[None, :]
+    s = tl.load(starts[:, None] + columns[None, :], mask=inside, other=0.0)
     of_rows = tl.load(starts + rows + offset, mask=in_rows, other=0.0).to(tl.float32)
     of_columns = tl.load(diagonal, mask=matched, other=0.0).to(tl.float32)
-    negative = in_rows[:, None] & in_columns[None, :] & (columns[None, :] != rows[:, None] + offset)
-    if KIND.IMAGE_IDS:
-        own = tl.load(image_ids + rows + offset, mask=in_rows, other=0)
-        negative &= own[:, None] != tl.load(image_ids + columns, mask=in_columns, other=0)[None, :]
-    if KIND.CAPTION_IDS:
-        own = tl.load(caption_ids + rows + offset, mask=in_rows, other=0)
-        negative &= own[:, None] != tl.load(caption_ids + columns, mask=in_columns, other=0)[None, :]
+    negative = inside & ~positive_pairs(image_ids, caption_ids, rows, columns, in_rows, in_columns, offset, KIND)
     row_hinges = (margin - of_rows)[:, None] + s.to(tl.float32)
     column_hinges = (margin - of_columns)[None, :] + s.to(tl.float32)
     # NaN is not at most 0: it stays.

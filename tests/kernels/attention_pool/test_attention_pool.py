@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from crossret_kernels import UnsupportedByBackend, attention_pool, attention_pool_weights
-from crossret_kernels.attention_pool import chunked
+from crossret_kernels.attention_pool import torch as pool_in_torch
 from tests.kernels.strategies import examples
 from tests.kernels.tolerance import EPS
 
@@ -67,7 +67,7 @@ VALUES, LOGITS, LENGTHS = randn(4, 5, 6), 3 * randn(4, 5, 2, seed=1), [5, 1, 3, 
 
 @pytest.fixture(params=[32 * 2**20, 500], ids=["one chunk", "many chunks"])
 def workspace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunked, "WORKSPACE_BYTES", request.param)
+    monkeypatch.setattr(pool_in_torch, "WORKSPACE_BYTES", request.param)
 
 
 @examples(15)

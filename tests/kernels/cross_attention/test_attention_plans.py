@@ -15,8 +15,8 @@ pytest.importorskip("triton")
 
 from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.cross_attention.triton import backward, chunks, feature_gradients, forward
-from crossret_kernels.cross_attention.triton.call import Call
-from crossret_kernels.cross_attention.triton.chunks import Layout, Plan, listed, whole_of
+from crossret_kernels.cross_attention.triton.call import AttentionCall
+from crossret_kernels.cross_attention.triton.chunks import Layout, LengthPlan, listed, single_part_of
 from crossret_kernels.gpu.tuning import Attention
 from crossret_kernels.torch_internals import reduced_float32
 from tests.kernels.cross_attention.kernels import nothing_kept
@@ -35,11 +35,11 @@ recording = pytest.mark.skipif(INTERPRETED, reason="Triton interprets kernels in
 def call_of(
     regions: Tensor, lengths: Tensor | None = LENGTHS, words: Tensor | None = None, pairs: Tensor | None = None,
     **options: Any,
-) -> Call:  # fmt: skip
+) -> AttentionCall:  # fmt: skip
     words = WORDS.to(regions.dtype) if words is None else words
     codes = ScanOptions(**OPTIONS | options).codes
     sides = regions, None, lengths, None, words, None, None, None
-    return Call(*sides, pairs, None, reduced_float32(on_gpu=True), *codes)
+    return AttentionCall(*sides, pairs, None, reduced_float32(on_gpu=True), *codes)
 
 
 def layouts_of(n: int, regions: int, words: int, pairs: bool = False) -> list[Layout]:
@@ -47,11 +47,11 @@ def layouts_of(n: int, regions: int, words: int, pairs: bool = False) -> list[La
     sides = [torch.zeros(1, 1, 1).expand(n, rows, 64) for rows in (regions, words)]
     call = call_of(sides[0], None, sides[1], torch.zeros(1, 2, dtype=torch.int64) if pairs else None)
     if pairs:
-        return [listed(call.form, 0, 1, regions, words)]
-    layout = whole_of(call)
+        return [listed(call.spec, 0, 1, regions, words)]
+    layout = single_part_of(call)
     if layout is not None:
         return [layout]
-    contexts, queries = Plan(call).parts(gradients=False)
+    contexts, queries = LengthPlan(call).parts(gradients=False)
     return [Layout(own, other) for own in contexts for other in queries]
 
 
@@ -59,7 +59,7 @@ def test_long_queries_meet_few_contexts() -> None:
     """Their similarities are no more than those of many short ones."""
     most = Attention.CELL_BYTES + 32 * 2**20
     for layouts in (layouts_of(2, 8, 20_000), layouts_of(600, 36, 8000)[:20]):
-        assert all(4 * sum(layout.room) <= most for layout in layouts)
+        assert all(4 * sum(layout.workspace) <= most for layout in layouts)
 
 
 @pytest.mark.parametrize("pairs", [False, True])
@@ -106,7 +106,7 @@ def test_calls_of_other_options_between_change_no_launch() -> None:
 def test_lengths_change_no_launch_of_a_small_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is anything made of them on the host."""
     for module in (forward, backward, chunks):
-        for name in ("Plan", "on_device", "planned_runs"):
+        for name in ("LengthPlan", "on_device", "planned_runs"):
             monkeypatch.delattr(module, name, raising=False)
     assert seen(step(leaves(), torch.tensor([1, 1, 1]))) == seen(step(leaves(), torch.tensor([8, 2, 5])))
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from crossret_kernels import UnsupportedByBackend, gated_attention_scores, gated_attention_weights
-from crossret_kernels.gated_attention import chunked
+from crossret_kernels.gated_attention import torch as gated_in_torch
 from crossret_kernels.gated_attention.reference import gated_attention_reference
 from crossret_kernels.inputs.call import as_sides
 from crossret_kernels.promises import GRADIENTS, RESULTS
@@ -30,8 +30,8 @@ listed = pytest.mark.parametrize("pairs", [None, torch.tensor([[2, 1], [0, 0], [
 def small_blocks() -> Iterator[None]:
     """Few items and few pairs at a time, so that small batches take many blocks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunked, "ITEM_BYTES", 4000)
-        patch.setattr(chunked, "PAIR_BYTES", 4000)
+        patch.setattr(gated_in_torch, "ITEM_BYTES", 4000)
+        patch.setattr(gated_in_torch, "PAIR_BYTES", 4000)
         yield
 
 

@@ -21,7 +21,7 @@ pytest.importorskip("triton")
 
 from crossret_kernels.cross_attention.triton import chunks, feature_gradients
 from crossret_kernels.gpu import triton_launch
-from crossret_kernels.gpu.tuning import Attention, GatedAttention, HeterogeneousAttention, SumMax
+from crossret_kernels.gpu.tuning import Attention, GatedTuning, HeterogeneousTuning, SumMax
 from tests.kernels.gated_attention.batches import gated_parameters
 from tests.kernels.gpu.offline import recorded
 from tests.kernels.heterogeneous_attention.calls import make_layers
@@ -88,7 +88,7 @@ def test_ragged_batches_compile_nothing(
 @pytest.mark.parametrize("layered", [False, True])
 def test_batches_of_guided_pairs_compile_nothing(layered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever their number and lengths."""
-    for sizes in (GatedAttention, HeterogeneousAttention):
+    for sizes in (GatedTuning, HeterogeneousTuning):
         monkeypatch.setattr(sizes, "WORKSPACE_BYTES", 2**22)
     parameters, generator = gated_parameters(8, 8, 7, 5, 4), torch.Generator().manual_seed(0)
     compiled = set[Any]()

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from crossret_kernels.gated_attention import chunked as gated
+from crossret_kernels.gated_attention import torch as gated
 from crossret_kernels.gpu import sides
 from crossret_kernels.gpu.planning import brought, cut, on_device, parts_of_pairs
 from crossret_kernels.gpu.sides import beside
-from crossret_kernels.heterogeneous_attention import chunked as layered
+from crossret_kernels.heterogeneous_attention import torch as layered
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousOptions
 from crossret_kernels.inputs.ragged import Ragged
 from tests.kernels.gated_attention.batches import gated_parameters

@@ -15,8 +15,8 @@ from crossret_kernels import (
     UnsupportedByBackend,
     heterogeneous_scores,
 )
-from crossret_kernels.heterogeneous_attention import chunked
 from crossret_kernels.heterogeneous_attention import pairs as pairs_module
+from crossret_kernels.heterogeneous_attention import torch as heterogeneous_in_torch
 from crossret_kernels.padded import items
 from tests.kernels.heterogeneous_attention.calls import BACKENDS, LENGTHS, PAIRS, make_layers, make_sides
 from tests.kernels.strategies import DIRECTIONS
@@ -63,7 +63,7 @@ def test_chunks_and_groups_do_not_show(
     assert whole[0].shape == ((3, 4) if pairs is None else (12,))
     for chunk, shared in ((21000, 24000), (1, 1)):  # of two to four items or pairs, and of one
         monkeypatch.setattr(pairs_module, "CHUNK_BYTES", chunk)
-        monkeypatch.setattr(chunked, "SHARED_BYTES", shared)
+        monkeypatch.setattr(heterogeneous_in_torch, "SHARED_BYTES", shared)
         for ours, theirs in zip(gradients_of(call, [*sides, *parameters]), whole, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5 * max(1.0, float(theirs.abs().max())))
 

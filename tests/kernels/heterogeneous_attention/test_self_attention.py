@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from crossret_kernels.heterogeneous_attention.self_attention import self_attention
+from crossret_kernels.heterogeneous_attention.kernels import self_attention
 from tests.kernels.strategies import examples
 from tests.kernels.threads import by_any_threads
 from tests.kernels.tolerance import EPS, ISAS, cpu_isa

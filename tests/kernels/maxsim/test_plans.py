@@ -13,16 +13,16 @@ pytest.importorskip("triton")
 
 from crossret_kernels.gpu.tuning import SumMax
 from crossret_kernels.maxsim.options import MaxSimOptions
-from crossret_kernels.maxsim.triton.call import Call
+from crossret_kernels.maxsim.triton.call import MaxSimCall
 
 WORDS = torch.zeros(3, 4, 8)
 
 
 def call_of(
     regions: Tensor, *integers: Tensor | None, empty_score: float | None = None, pairs: Tensor | None = None
-) -> Call:
+) -> MaxSimCall:
     arguments: tuple[Any, ...] = (regions, *(*integers, None, None, None)[:3], WORDS, None, None, None, pairs)
-    return Call.of((*arguments, empty_score, False, *MaxSimOptions().codes))
+    return MaxSimCall.of((*arguments, empty_score, False, *MaxSimOptions().codes))
 
 
 @pytest.fixture
@@ -65,10 +65,10 @@ def test_what_has_no_lengths_or_lists_pairs_is_not_planned() -> None:
 
 def test_items_without_rows_leave_nothing_to_search() -> None:
     regions, none = torch.zeros(4, 8, 8), torch.zeros(4, dtype=torch.int64)
-    assert call_of(regions, None, none, empty_score=1.0).nothing
-    assert call_of(torch.zeros(0, 8), torch.zeros(5, dtype=torch.int64), empty_score=1.0).nothing
+    assert call_of(regions, None, none, empty_score=1.0).is_empty
+    assert call_of(torch.zeros(0, 8), torch.zeros(5, dtype=torch.int64), empty_score=1.0).is_empty
     call = call_of(regions, None, torch.tensor([0, 2, 0, 8]), empty_score=1.0)
-    assert not call.nothing
+    assert not call.is_empty
     empty = call.empty()
     assert empty is not None
     assert np.array_equal(empty.expand(4, 3).numpy(), np.array([[True], [False], [True], [False]]).repeat(3, 1))

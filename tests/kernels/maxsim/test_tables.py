@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossret_kernels.maxsim.triton.tables import EMPTY, GROUP_COST, PROCESSORS, best_abreast, groups_of, tiles_of
+from crossret_kernels.maxsim.triton.tables import EMPTY, GROUP_COST, PROCESSORS, best_group_bits, groups_of, tiles_of
 from tests.kernels.strategies import examples
 
 some_lengths = st.lists(st.integers(0, 32), min_size=1, max_size=60).filter(any)
@@ -66,5 +66,5 @@ def test_no_other_number_of_items_costs_less(count: int, length: int, n_tiles: i
         steps = [-(-length // (64 // abreast)) for _ in range(0, count, abreast)]
         return sum(step + GROUP_COST for step in steps) * n_tiles / PROCESSORS + max(steps)
 
-    chosen = best_abreast(count, length, 64, 1, n_tiles)
+    chosen = best_group_bits(count, length, 64, 1, n_tiles)
     assert all(cost(1 << chosen) <= cost(1 << bit) + 1e-9 for bit in range(7))

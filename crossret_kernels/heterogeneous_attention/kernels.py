@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from crossret_kernels.heterogeneous_attention.first_layer import FirstLayerItems
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
-from crossret_kernels.heterogeneous_attention.shared import FirstLayer
 from crossret_kernels.inputs.tensors import autocasts
 from crossret_kernels.operations import Kernels, Operand, define, for_gradients
 
 
 def _side(item: str) -> tuple[Operand, ...]:
-    """What `FirstLayer` has of a side in float32, contiguous, and the rows that its items have, (n,) int64."""
+    """What `FirstLayerItems` has of a side in float32, contiguous, and the rows that its items have, (n,) int64."""
     parts = ("queries", "keys", "values", "own_logits", "own_values")
     return *(Operand(f"{item}_{part}", "Tensor", True) for part in parts), Operand(f"{item}_lengths", "Tensor")
 
@@ -51,8 +51,8 @@ KERNELS = {
 
 def fused_scores(
     backend: str,
-    images: FirstLayer,
-    captions: FirstLayer,
+    images: FirstLayerItems,
+    captions: FirstLayerItems,
     layer: HeterogeneousLayer,
     options: HeterogeneousOptions,
     halves: bool,
@@ -87,3 +87,14 @@ def in_front(rows: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     if mask.equal(mask.gather(1, order)):
         return rows, mask
     return rows.gather(1, order[:, :, None].expand_as(rows)), mask.gather(1, order)
+
+
+def _attended_like(projected: Tensor, mask: Tensor, heads: int, scale: float) -> Tensor:
+    return projected.new_empty((*projected.shape[:-1], projected.size(-1) // 3))
+
+
+# softmax(λ q kᵀ) v of each head, (P, T, D), of float32 queries, keys and values (P, T, 3 D) and a mask (P, T).
+self_attention = define(
+    "self_attention", (Operand("projected", "Tensor", True), Operand("mask", "Tensor")),
+    "int heads, float lambda_attention", _attended_like,
+)  # fmt: skip

@@ -12,15 +12,21 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.dense.op import Products
-from crossret_kernels.heterogeneous_attention.fused import KERNELS, fused_scores, in_front
-from crossret_kernels.heterogeneous_attention.layers import normalize_rows
+from crossret_kernels.heterogeneous_attention.first_layer import FirstLayerItems, attend_across, share
+from crossret_kernels.heterogeneous_attention.kernels import KERNELS, fused_scores, in_front
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
-from crossret_kernels.heterogeneous_attention.pairs import every_pair, nested, of_listed, pairs_in_chunk, upwards
+from crossret_kernels.heterogeneous_attention.pairs import (
+    every_pair,
+    nested,
+    normalize_rows,
+    of_listed,
+    pairs_in_chunk,
+    upwards,
+)
 from crossret_kernels.heterogeneous_attention.reference import heterogeneous_attention_reference
-from crossret_kernels.heterogeneous_attention.shared import FirstLayer, attend_across, share
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.padded.arithmetic import safe_normalize
-from crossret_kernels.padded.items import Limits, Shared, few_with_gradient
+from crossret_kernels.padded.items import Limits, SharedScores, few_with_gradient
 from crossret_kernels.padded.pairing import Pairing
 
 SHARED_BYTES = 20 * 2**20  # of one side's items in a run, as the first layer takes them
@@ -29,7 +35,7 @@ GPU_BYTES = 448 * 2**20
 
 
 @dataclass(frozen=True)
-class _Heterogeneous(Shared):
+class _Heterogeneous(SharedScores):
     options: HeterogeneousOptions
     backend: str
     fused: bool  # whether a kernel takes all that pairs are
@@ -40,7 +46,7 @@ class _Heterogeneous(Shared):
 
     def limits(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> Limits:
         heads, dim, widths = self.options.heads, parameters[-1].numel(), (self.images.width, self.captions.width)
-        arrays = 2 * heads + 4  # (rows, D) of `FirstLayer`, and the rows themselves
+        arrays = 2 * heads + 4  # (rows, D) of `FirstLayerItems`, and the rows themselves
         itemsize = parameters[-1].itemsize
         # Gradients double what is held. Kernels hold little of their own, of any number of pairs; captions are shared
         # again for every run of images, so that images have the larger part. Of several layers the pairs hold most.
@@ -57,7 +63,7 @@ class _Heterogeneous(Shared):
 
     def share(
         self, of_captions: bool, rows: Tensor, mask: Tensor, beside: Sequence[Tensor], parameters: Sequence[Tensor]
-    ) -> FirstLayer:
+    ) -> FirstLayerItems:
         rows = safe_normalize(rows) if self.options.normalize else rows
         if self.fused and (self.captions if of_captions else self.images).mask is not None:
             rows, mask = in_front(rows, mask)
@@ -66,7 +72,7 @@ class _Heterogeneous(Shared):
         return made.floats() if self.fused else made
 
     def score(
-        self, images: FirstLayer, captions: FirstLayer, pairing: Pairing, parameters: Sequence[Tensor]
+        self, images: FirstLayerItems, captions: FirstLayerItems, pairing: Pairing, parameters: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
         if self.fused:
             return (self._by_kernels(images, captions, parameters, graph_alone=False),)
@@ -80,14 +86,14 @@ class _Heterogeneous(Shared):
         return (upwards(h, mask.flatten(0, 1), width, others, self.options, self.products)[0].view(count).T,)
 
     def score_for_gradients(
-        self, images: FirstLayer, captions: FirstLayer, pairing: Pairing, parameters: Sequence[Tensor]
+        self, images: FirstLayerItems, captions: FirstLayerItems, pairing: Pairing, parameters: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
         if self.fused:
             return (self._by_kernels(images, captions, parameters, graph_alone=True),)
         return self.score(images, captions, pairing, parameters)
 
     def _by_kernels(
-        self, images: FirstLayer, captions: FirstLayer, parameters: Sequence[Tensor], *, graph_alone: bool
+        self, images: FirstLayerItems, captions: FirstLayerItems, parameters: Sequence[Tensor], *, graph_alone: bool
     ) -> Tensor:
         layer, halves = nested(parameters)[0], self.products.bfloat16
         return fused_scores(self.backend, images, captions, layer, self.options, halves, graph_alone=graph_alone)
@@ -133,4 +139,4 @@ def heterogeneous_attention_chunked(
     call = _Heterogeneous(regions, words, None, options, backend, backend in KERNELS and len(layers) == 1)
     if pairs is not None:
         return of_listed(regions, words, pairs, layers, options, call.products)
-    return call.made(*(x for layer in layers for x in layer))
+    return call.compute(*(x for layer in layers for x in layer))

@@ -6,15 +6,18 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from crossret_kernels.gated_attention.kernels import KERNELS, NAME, operands
-from crossret_kernels.gated_attention.parameters import GatedAttention
-from crossret_kernels.gated_attention.step import Side, earlier_levels, score, side
+from crossret_kernels.cross_attention.attention import relevances
+from crossret_kernels.gated_attention.kernels import KERNELS, NAME, GatedItems, operands
+from crossret_kernels.gated_attention.options import AttentionStep, GatedAttention
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.operations import for_gradients
+from crossret_kernels.padded.arithmetic import safe_sqrt
 from crossret_kernels.padded.forms import pad_items
-from crossret_kernels.padded.items import Limits, Shared, few_with_gradient, gradients_of
+from crossret_kernels.padded.items import Limits, SharedScores, few_with_gradient, gradients_of
 from crossret_kernels.padded.pairing import Listing, Pairing, Rectangle
 
 # Of keys and values, as many again of which are intermediates and gradients. Larger ones are made less often.
@@ -25,7 +28,7 @@ PAIR_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)
-class _Gated(Shared):
+class _Gated(SharedScores):
     """Beside the values of items are their context vectors."""
 
     alpha: float
@@ -62,17 +65,19 @@ class _Gated(Shared):
 
     def share(
         self, of_captions: bool, rows: Tensor, mask: Tensor, beside: Sequence[Tensor], parameters: Sequence[Tensor]
-    ) -> Side:
+    ) -> GatedItems:
         return side(of_captions, rows, mask, beside[0], GatedAttention.of(parameters))
 
-    def score(self, images: Side, captions: Side, pairing: Pairing, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def score(
+        self, images: GatedItems, captions: GatedItems, pairing: Pairing, parameters: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
         own = GatedAttention.of(parameters)
         if not self.fused:
             return score(images, captions, pairing, own, self.alpha)
         return self._fused(KERNELS[self.backend], images, captions, pairing, own)
 
     def score_for_gradients(
-        self, images: Side, captions: Side, pairing: Pairing, parameters: Sequence[Tensor]
+        self, images: GatedItems, captions: GatedItems, pairing: Pairing, parameters: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
         if not self.fused:
             return self.score(images, captions, pairing, parameters)
@@ -80,7 +85,12 @@ class _Gated(Shared):
         return self._fused(unmade, images, captions, pairing, GatedAttention.of(parameters))
 
     def _fused(
-        self, kernel: Callable[..., Tensor], images: Side, captions: Side, pairing: Pairing, own: GatedAttention
+        self,
+        kernel: Callable[..., Tensor],
+        images: GatedItems,
+        captions: GatedItems,
+        pairing: Pairing,
+        own: GatedAttention,
     ) -> tuple[Tensor, ...]:
         last = kernel(*operands(images, captions, own, pairing), self.alpha, self.bfloat16)
         return (earlier_levels(images, captions, pairing) + last,)
@@ -123,4 +133,48 @@ def gated_attention_chunked(
     the call if a gradient is taken.
     """
     call = _Gated(regions, words, pairs, alpha, weights, backend, bfloat16)
-    return call.made(region_contexts, word_contexts, *parameters.flat())
+    return call.compute(region_contexts, word_contexts, *parameters.flat())
+
+
+def side(of_captions: bool, rows: Tensor, mask: Tensor, contexts: Tensor, parameters: GatedAttention) -> GatedItems:
+    """Of padded regions (n, M, D_v) or words (n, L, D), with zeros behind."""
+    step = parameters.word_step if of_captions else parameters.region_step
+    gate = parameters[2:4] if of_captions else parameters[:2]
+    keys = F.linear(rows, step.key_weight, step.key_bias).tanh() * step.head_weight
+    values = rows if of_captions else F.linear(rows, parameters.embedding_weight)
+    return GatedItems(keys, values, F.linear(contexts.sum(1), *gate), contexts, mask)
+
+
+def score(
+    images: GatedItems, captions: GatedItems, pairing: Pairing, parameters: GatedAttention, alpha: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores (…) and the weights of regions (…, M) and of words (…, L) of the pairs, whose own side are the images."""
+    turned = pairing.turned()
+    attended, region_weights = _attend(images, captions, pairing, parameters.region_step, alpha)
+    v2 = torch.tanh(attended + parameters.embedding_bias)
+    t2, word_weights = (turned.turned_back(x) for x in _attend(captions, images, turned, parameters.word_step, alpha))
+    last = relevances((v2 * t2).sum(-1), _norms(t2), v2)
+    return earlier_levels(images, captions, pairing) + last, region_weights, word_weights
+
+
+def earlier_levels(images: GatedItems, captions: GatedItems, pairing: Pairing) -> Tensor:
+    """The sum (…) of the cosines that do not depend on the pair's own attention (Eq. 20)."""
+    queries, contexts = pairing.meet(images.contexts, captions.contexts)
+    dots = pairing.dots(images.contexts, captions.contexts)
+    return relevances(dots, _norms(contexts), queries).sum(-1)
+
+
+def _norms(vectors: Tensor) -> Tensor:
+    return safe_sqrt(vectors.square().sum(-1))
+
+
+def _attend(
+    own: GatedItems, other: GatedItems, pairing: Pairing, step: AttentionStep, alpha: float
+) -> tuple[Tensor, Tensor]:
+    """Σ weight · value (…, D) of the own side's rows and the weights (…, L), guided by the gate's o (…, G)."""
+    memory, other_memory = pairing.meet(alpha * own.memory, (1 - alpha) * other.memory)
+    query = torch.tanh(F.linear(torch.sigmoid(memory + other_memory), step.query_weight, step.query_bias))
+    mask, _ = pairing.meet(own.mask, other.mask)
+    logits = pairing.products(query, own.keys.mT)
+    weights = torch.softmax(logits.masked_fill(~mask, -torch.inf), -1)
+    return pairing.products(weights, own.values), weights

@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.cross_attention.attention import (
+    attended_or_none,
     attention_logits,
     relevances,
     score_with_attention,
-    shown,
 )
 from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.padded.arithmetic import pool, safe_normalize, vector_length
-from crossret_kernels.padded.chunked import Attention, Block, chunked_pairs, chunked_scores
+from crossret_kernels.padded.chunked import AttentionBlock, Block, chunked_pairs, chunked_scores
 
 
 def scan_scores_chunked(regions: Ragged, words: Ragged, pairs: Tensor | None, options: ScanOptions) -> Tensor:
@@ -43,7 +43,7 @@ def scan_attend_chunked(
         relevance = relevances(_products(attention, p), vector_length(vectors), attention.queries)
         masks = attention.context_mask, attention.query_mask
         scores, *others = score_with_attention(p, relevance, *masks, options)
-        return scores, shown(vectors, attention.query_mask, attended), *others
+        return scores, attended_or_none(vectors, attention.query_mask, attended), *others
 
     return chunked_pairs(regions, words, pairs, score, safe_normalize if options.normalize else None)
 
@@ -54,12 +54,12 @@ def scan_attention_chunked(regions: Ragged, words: Ragged, pairs: Tensor, option
     return scores, *others
 
 
-def _weights(attention: Attention, options: ScanOptions) -> Tensor:
+def _weights(attention: AttentionBlock, options: ScanOptions) -> Tensor:
     """(…, C, Q)."""
     logits = attention_logits(attention.similarities, attention.context_mask, attention.query_mask, options)
     return torch.softmax(logits, -2)
 
 
-def _products(attention: Attention, weights: Tensor) -> Tensor:
+def _products(attention: AttentionBlock, weights: Tensor) -> Tensor:
     """q·a of every query (…, Q)."""
     return (weights * attention.similarities).sum(-2)

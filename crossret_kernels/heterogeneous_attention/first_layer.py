@@ -15,7 +15,7 @@ from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer
 from crossret_kernels.heterogeneous_attention.softmax import softmax, softmax_with_sums
 
 
-class FirstLayer(NamedTuple):
+class FirstLayerItems(NamedTuple):
     """Items (n, L, …) of one side, as the first layer meets them in every pair.
 
     Attributes:
@@ -34,18 +34,18 @@ class FirstLayer(NamedTuple):
     own_values: Tensor
     mask: Tensor
 
-    def part(self, first: int, stop: int, width: int) -> FirstLayer:
+    def part(self, first: int, stop: int, width: int) -> FirstLayerItems:
         """Some successive items, `width` of their rows."""
-        return FirstLayer(*(tensor[first:stop, :width] for tensor in self))
+        return FirstLayerItems(*(tensor[first:stop, :width] for tensor in self))
 
-    def floats(self) -> FirstLayer:
+    def floats(self) -> FirstLayerItems:
         """The same in float32: autocast has some in its dtype."""
-        return FirstLayer(*(tensor if tensor.dtype == torch.bool else tensor.float() for tensor in self))
+        return FirstLayerItems(*(tensor if tensor.dtype == torch.bool else tensor.float() for tensor in self))
 
 
 def share(
     items: Tensor, mask: Tensor, layer: HeterogeneousLayer, heads: int, lambda_attention: float, products: Products
-) -> FirstLayer:
+) -> FirstLayerItems:
     """What the first layer makes of items (n, L, D) by themselves."""
     queries = products.linear(items, layer.query_weight, layer.query_bias)
     q = queries.unflatten(-1, (heads, -1))
@@ -59,10 +59,12 @@ def share(
     values = [products.linear(v[:, :, h], outputs[:, h]) for h in range(heads)]
     own_values = [weights[:, :, h] @ value for h, value in enumerate(values)]
     residual = queries + layer.output_bias
-    return FirstLayer(q, k, torch.stack(values, 2), own_logits, torch.stack([*own_values, residual], 2), mask)
+    return FirstLayerItems(q, k, torch.stack(values, 2), own_logits, torch.stack([*own_values, residual], 2), mask)
 
 
-def attend_across(queries: FirstLayer, contexts: FirstLayer, lambda_attention: float, products: Products) -> Tensor:
+def attend_across(
+    queries: FirstLayerItems, contexts: FirstLayerItems, lambda_attention: float, products: Products
+) -> Tensor:
     """The rows of some items (a, L, …) after the layer in pairs with other items (b, K, …): (b, a, L, D).
 
     The softmax runs over the other item's keys and the query's own item, which counts as one key.
