@@ -26,7 +26,7 @@ _WIDTHS = {"bfloat16": 16, "float16": 16, "tf32": 19, "float32": 32}
 
 
 class Asked(NamedTuple):
-    """What the fastest backend depends on.
+    """Facts of a call that the fastest backend depends on.
 
     Attributes:
         direction: of the scores.
@@ -67,7 +67,7 @@ def fastest_first(call: Asked, device: torch.device) -> tuple[str, ...]:
 
 @cache
 def order(call: Asked, major: int, minor: int) -> tuple[str, ...]:
-    """The same, by a compute capability."""
+    """`KERNELS` for a compute capability, fastest first."""
     nearest = min(_distance(case.capability, (major, minor)) for case in cases())
     found = [case for case in cases() if _distance(case.capability, (major, minor)) == nearest]
     most = max(_likeness(case.asked, call) for case in found)
@@ -97,7 +97,7 @@ def lines() -> list[str]:
 
 
 def _told(times: list[float]) -> str:
-    """Of some cases which backend was faster, and how many times."""
+    """The faster backend of some cases, and how many times."""
     by_backend = {"cuda": [x for x in times if x > 1], "triton": [1 / x for x in times if x <= 1]}
     return ", ".join(f"{name} {_range(own)} times as fast" for name, own in by_backend.items() if own)
 
@@ -113,7 +113,7 @@ def _distance(first: tuple[int, int], second: tuple[int, int]) -> int:
 
 
 def _likeness(case: Asked, call: Asked) -> tuple[bool, ...]:
-    """What two calls have in common, what matters most first."""
+    """Facts that two calls have in common, those that matter most first."""
     widths = _WIDTHS[case.precision], _WIDTHS.get(call.precision, 32)
     return (
         (widths[0] == 32) == (widths[1] == 32),

@@ -114,7 +114,7 @@ def _by_operation(device: torch.device) -> list[str]:
 
 
 def _chosen(device: torch.device, dtype: torch.dtype, has: Collection[str]) -> str:
-    """What serves large calls without gradients."""
+    """The backend that serves large calls without gradients."""
     first: tuple[str, ...] = ()
     if device.type == "cuda" and "cuda" in has:
         first = fastest.fastest_first(fastest.asked(DIRECTIONS[0], dtype, fastest.LARGE, False), device)
@@ -127,7 +127,7 @@ def _chosen(device: torch.device, dtype: torch.dtype, has: Collection[str]) -> s
 
 
 def _selected_backend(device: torch.device, dtype: torch.dtype) -> str:
-    """What runs where no `backend=` is given, and whether it is what CROSSRET_BACKEND prefers."""
+    """The backend that runs without `backend=`, and whether CROSSRET_BACKEND prefers it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -41,7 +41,7 @@ class BothWays(NamedTuple):
 
 
 class Contributions(NamedTuple):
-    """What scores of pairs are made of, as `explain` returns it; without gradient.
+    """Scores of pairs and what each token brings to them, as `explain` returns them; without gradient.
 
     T tokens are the queries' for "q2d", the documents' for "d2q". (n_queries, K, …) in place of (P, …) of queries with
     documents of their own.
@@ -62,7 +62,7 @@ class Contributions(NamedTuple):
 
 
 class Retrieved(NamedTuple):
-    """What `retrieve` found, and how it matches. T tokens are the queries' for "q2d", the documents' for "d2q".
+    """Results of `retrieve`, and how they match. T tokens are the queries' for "q2d", the documents' for "d2q".
 
     Attributes:
         values, indices: (n_queries, k), as `retrieve` returns them.
@@ -394,7 +394,7 @@ def _options(direction: str, pooling: str, normalize: bool) -> MaxSimOptions:
 
 
 def _dimensions(features: Any) -> int | None:
-    """Of a tensor or an array; None of packed or listed ones."""
+    """Dimensions of a tensor or an array; None of packed or listed ones."""
     return features.ndim if isinstance(features, (Tensor, np.ndarray)) else None
 
 

@@ -1,4 +1,4 @@
-"""What is promised of bits and of errors, by backend and by operation: pages print it, and tests hold it."""
+"""Promises of bits and errors, by backend and operation: pages print them, and tests hold them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What PyTorch says by private names alone, or faster by them: each with the public way, taken where a name is gone."""
+"""Private names of PyTorch, needed or faster: each with the public way, taken where the name is gone."""
 
 from __future__ import annotations
 

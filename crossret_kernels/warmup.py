@@ -94,7 +94,7 @@ def lose(given: argparse.Namespace) -> None:
 
 
 def steps(given: argparse.Namespace) -> Iterator[tuple[str, Callable[[], None]]]:
-    """What is compiled for, and what makes it be compiled."""
+    """A call that kernels are compiled for, and the function that makes it."""
     if given.operation in LOSSES:
         yield f"{given.operation}, {given.dtype}", lambda: lose(given)
         return

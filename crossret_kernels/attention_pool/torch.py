@@ -34,7 +34,7 @@ def attention_pool_chunked(values: Ragged, logits: Ragged) -> tuple[Tensor, Tens
         parts.append(recomputed(pooled, x.values, a.values) if copies else pooled(x.values, a.values))
     if not parts:
         n, r, dim = len(values), logits.values.size(-1), values.values.size(-1)
-        # Of nothing, which reaches values and logits in the backward pass as any others do.
+        # Results of no items, which reach values and logits in the backward pass as any others do.
         nothing = values.values.to(dtype).sum() + logits.values.to(dtype).sum()
         return nothing.expand(n, r, dim), nothing.expand(n, r, values.width)
     return torch.cat([part[0] for part in parts]), torch.cat(

@@ -18,7 +18,7 @@ KEPT = 8  # numbers of every positive, float32, that kernels of InfoNCE keep for
 
 @dataclass(frozen=True)
 class InfoNceOptions(Coded):
-    """What InfoNCE is made of besides scores, their scale and ids; ValueError or TypeError where a value is none."""
+    """Options of InfoNCE besides scores, their scale and ids; ValueError or TypeError where a value is none."""
 
     modes: ClassVar[Mapping[str, tuple[str, ...]]] = {"reduction": REDUCTIONS}
     label_smoothing: float
@@ -34,7 +34,7 @@ class InfoNceOptions(Coded):
 
 @dataclass(frozen=True)
 class SigmoidOptions(Coded):
-    """The same of the sigmoid loss."""
+    """Options of the sigmoid loss, with the same errors."""
 
     modes: ClassVar[Mapping[str, tuple[str, ...]]] = {"reduction": REDUCTIONS}
     reduction: str

@@ -28,7 +28,7 @@ def infonce_loss_reference(
 
 
 def _cross_entropies(logits: Tensor, positive: Tensor, smoothing: float) -> Tensor:
-    """Of every row that has a positive."""
+    """Losses of all rows that have a positive."""
     here, some = ~logits.isneginf(), positive.any(1, keepdim=True)
     of_positives, of_all = (
         pairs.to(logits.dtype) / pairs.sum(1, keepdim=True).clamp(min=1) for pairs in (positive, here)

@@ -83,6 +83,6 @@ class ScanOptions(Directed):
 
     @property
     def norm(self) -> str:
-        """What remains of raw_feature_norm without the clip: "softmax", "l2norm", "l1norm" or "none"."""
+        """raw_feature_norm without the clip: "softmax", "l2norm", "l1norm" or "none"."""
         name = self.raw_feature_norm.removeprefix("clipped_")
         return name if name in ("softmax", "l2norm", "l1norm") else "none"

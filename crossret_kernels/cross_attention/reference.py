@@ -33,7 +33,7 @@ def scan_attend_reference(
 
 
 def scan_attention_reference(regions: Ragged, words: Ragged, pairs: Tensor, options: ScanOptions) -> tuple[Tensor, ...]:
-    """The same without attended vectors."""
+    """Scores of pairs, weights and relevances, without attended vectors."""
     scores, _, *others = scan_attend_reference(regions, words, pairs, options, False)
     return scores, *others
 

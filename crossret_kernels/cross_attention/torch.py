@@ -49,7 +49,7 @@ def scan_attend_chunked(
 
 
 def scan_attention_chunked(regions: Ragged, words: Ragged, pairs: Tensor, options: ScanOptions) -> tuple[Tensor, ...]:
-    """The same without attended vectors."""
+    """Scores of pairs, weights and relevances, without attended vectors."""
     scores, _, *others = scan_attend_chunked(regions, words, pairs, options, False)
     return scores, *others
 

@@ -14,7 +14,7 @@ from crossret_kernels.padded.pairing import Pairing, Rectangle
 
 
 class GatedItems(NamedTuple):
-    """What pairs need of n images, or of n captions.
+    """Tensors of n images, or of n captions, that their pairs need.
 
     Attributes:
         keys: (n, L, H), w_h ⊙ tanh(W x + b): a row's logit is its product with tanh(W_q o + b_q).
@@ -77,7 +77,7 @@ KERNELS: dict[str, Callable[..., Tensor]] = {"triton": define(NAME, OPERANDS, OP
 def operands(
     images: GatedItems, captions: GatedItems, parameters: GatedAttention, pairing: Pairing
 ) -> tuple[Tensor | None, ...]:
-    """What the operation takes, in its order."""
+    """Operands of the operation, in its order."""
     sides = [(side.keys, side.values, side.memory, side.mask) for side in (images, captions)]
     steps = [(step.query_weight, step.query_bias) for step in (parameters.region_step, parameters.word_step)]
     pairs = None if isinstance(pairing, Rectangle) else torch.stack([pairing.own, pairing.other], 1)

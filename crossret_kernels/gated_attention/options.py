@@ -68,7 +68,7 @@ class GatedAttention(NamedTuple):
         return GatedAttention.of(tuple(parameter.to(dtype) for parameter in self.flat()))
 
 
-# By the letters of the shapes: G the gate; D words; V regions; H and T the hidden units of regions and of words.
+# Letters of the shapes: G the gate; D words; V regions; H and T the hidden units of regions and of words.
 _STEPS = tuple(
     (f"{step}.{name}", shape)
     for step, hidden, rows in (("region_step", "H", "V"), ("word_step", "T", "D"))

@@ -20,10 +20,10 @@ from crossret_kernels.padded.forms import pad_items
 from crossret_kernels.padded.items import Limits, SharedScores, few_with_gradient, gradients_of
 from crossret_kernels.padded.pairing import Listing, Pairing, Rectangle
 
-# Of keys and values, as many again of which are intermediates and gradients. Larger ones are made less often.
+# Bytes of keys and values; intermediates and gradients take as many again. Larger runs are made less often.
 ITEM_BYTES = 10 * 2**20
 GPU_SHARE = 26  # times as much on a GPU: launches are counted there, not bytes of cache
-# Of what pairs take: a few products of them stay in a cache.
+# Bytes of a block of pairs: a few products of them stay in a cache.
 PAIR_BYTES = 16 * 2**20
 
 
@@ -137,7 +137,7 @@ def gated_attention_chunked(
 
 
 def side(of_captions: bool, rows: Tensor, mask: Tensor, contexts: Tensor, parameters: GatedAttention) -> GatedItems:
-    """Of padded regions (n, M, D_v) or words (n, L, D), with zeros behind."""
+    """Items of padded regions (n, M, D_v) or words (n, L, D), with zeros behind."""
     step = parameters.word_step if of_captions else parameters.region_step
     gate = parameters[2:4] if of_captions else parameters[:2]
     keys = F.linear(rows, step.key_weight, step.key_bias).tanh() * step.head_weight

@@ -13,7 +13,7 @@ from crossret_kernels.inputs.tensors import Array
 
 
 class GatedAttentionWeights(NamedTuple):
-    """Of P pairs; with candidates (n_queries, K, …) for (P, …).
+    """Scores and weights of P pairs; with candidates (n_queries, K, …) for (P, …).
 
     All are differentiable. Weights are zero behind the ends of items; M and L are the widths of padded features, the
     longest item's length of packed and listed ones.

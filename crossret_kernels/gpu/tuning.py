@@ -66,7 +66,7 @@ class Attention:
 
     @staticmethod
     def warps_of_grams(block: int) -> int:
-        """Of the kernel of their gradients."""
+        """Warps of the kernel of Gram matrices' gradients."""
         return 8 if block > 32 else 4
 
 
@@ -89,7 +89,7 @@ class SumMax:
     WORKSPACE_BYTES = 64 * 2**20  # of best contexts that gradients are made of at a time
     PAIRS_AT_ONCE = 2**20  # their order takes 40 bytes each
 
-    # Of a call's shapes, padding included, up to which these alone cut it up. Counted: at 400 TFLOP/s so many take 0.7
+    # Products of a call, padding included, up to which its shapes alone cut it up. Counted: at 400 TFLOP/s they take 0.7
     # ms, of which tiles and groups made of lengths save a third, as much as they cost the host.
     UNPLANNED_PRODUCTS = 2**37
 

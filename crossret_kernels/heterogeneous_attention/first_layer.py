@@ -39,14 +39,14 @@ class FirstLayerItems(NamedTuple):
         return FirstLayerItems(*(tensor[first:stop, :width] for tensor in self))
 
     def floats(self) -> FirstLayerItems:
-        """The same in float32: autocast has some in its dtype."""
+        """These tensors in float32: autocast has some in its dtype."""
         return FirstLayerItems(*(tensor if tensor.dtype == torch.bool else tensor.float() for tensor in self))
 
 
 def share(
     items: Tensor, mask: Tensor, layer: HeterogeneousLayer, heads: int, lambda_attention: float, products: Products
 ) -> FirstLayerItems:
-    """What the first layer makes of items (n, L, D) by themselves."""
+    """Results of the first layer for items (n, L, D) by themselves."""
     queries = products.linear(items, layer.query_weight, layer.query_bias)
     q = queries.unflatten(-1, (heads, -1))
     k = products.linear(items, layer.key_weight, layer.key_bias).unflatten(-1, (heads, -1))

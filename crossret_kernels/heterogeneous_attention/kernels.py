@@ -14,7 +14,7 @@ from crossret_kernels.operations import Kernels, Operand, define, for_gradients
 
 
 def _side(item: str) -> tuple[Operand, ...]:
-    """What `FirstLayerItems` has of a side in float32, contiguous, and the rows that its items have, (n,) int64."""
+    """Tensors of `FirstLayerItems` of a side in float32, contiguous, and its items' lengths, (n,) int64."""
     parts = ("queries", "keys", "values", "own_logits", "own_values")
     return *(Operand(f"{item}_{part}", "Tensor", True) for part in parts), Operand(f"{item}_lengths", "Tensor")
 
@@ -22,7 +22,7 @@ def _side(item: str) -> tuple[Operand, ...]:
 _OPERANDS = (
     *_side("region"), *_side("word"), Operand("norm_weight", "Tensor", True), Operand("norm_bias", "Tensor", True),
 )  # fmt: skip
-# Those of the matching are not used where it is not the local one; modes are places among the names that Python has.
+# Options of the matching, used by the local one alone; modes are places among their names in Python.
 _OPTIONS = (
     "float lambda_attention, bool local, int direction, float lambda_softmax, int pooling, float lambda_lse, "
     "bool bfloat16"
@@ -40,7 +40,7 @@ def _triton() -> Kernels:
     return Kernels(forward.scores_of, backward.gradients)
 
 
-# By backend.
+# Operations by backend.
 _NAMES = {"cpu": "heterogeneous_attention", "triton": "heterogeneous_attention_triton"}
 _IN_PYTHON = {"triton": _triton}
 KERNELS = {

@@ -136,7 +136,7 @@ def attend(
 
 
 def _made_in_torch(layers: int) -> str | None:
-    """What of a call kernels do not make, or None."""
+    """The part of a call that kernels do not compute, or None."""
     if layers == 0:
         return "attention without layers is"
     if transformed() or not checkable():

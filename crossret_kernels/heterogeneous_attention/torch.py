@@ -30,7 +30,7 @@ from crossret_kernels.padded.items import Limits, SharedScores, few_with_gradien
 from crossret_kernels.padded.pairing import Pairing
 
 SHARED_BYTES = 20 * 2**20  # of one side's items in a run, as the first layer takes them
-# Of kernels on a GPU, where launches count, not bytes of cache: 128 images of 36 regions fit, D = 1,024 by 8 heads.
+# Bytes on a GPU, where launches count and not bytes of cache: 128 images of 36 regions, D = 1,024 by 8 heads fit.
 GPU_BYTES = 448 * 2**20
 
 

@@ -1,4 +1,4 @@
-"""What scores of Sum-Max are made of: which row each row of a side takes, and what it brings."""
+"""Contributions to scores of Sum-Max: the row that each row of a side takes, and its share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from crossret_kernels.topk.candidates import pair_runs
 
 
 def best_rows(images: Ragged, captions: Ragged, pairs: Tensor, options: MaxSimOptions) -> tuple[Tensor, Tensor, Tensor]:
-    """Of every row of the maximising side of P listed pairs, (P, Q): whether there is one, the place of the row that
+    """For every row of the maximising side of P listed pairs, (P, Q): whether there is one, the place of the row that
     it takes, and the similarity of both in float64. Of equals the first; −1 and 0 where there is none.
 
     Made in float64 for as many pairs at a time as bounded memory holds, of one pair at least.

@@ -43,7 +43,7 @@ def has_float64(device: torch.device) -> bool:
 
 
 def power_of_two(lengths: Tensor) -> Tensor:
-    """What vectors of these lengths are to be multiplied by, so that their squares can be summed.
+    """Factors for vectors of these lengths, so that their squares can be summed.
 
     1 for all of ordinary size, whose bits stay. A constant to autograd. Lengths may have overflowed or vanished.
     """

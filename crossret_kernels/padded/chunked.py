@@ -143,7 +143,7 @@ def chunked_pairs(
     scorer: Callable[[Block], tuple[Tensor, ...]],
     transform: Callable[[Tensor], Tensor] | None,
 ) -> tuple[Tensor, ...]:
-    """What `scorer` makes of P pairs, each (P, …), in blocks of bounded size; as `chunked_scores`.
+    """Results of `scorer` for P pairs, each (P, …), in blocks of bounded size; as `chunked_scores`.
 
     Padded features are taken at their width, others at that of the longest item.
     """
@@ -187,7 +187,7 @@ def of_pairs(
     prepare: Callable[..., Tensor] | None = None,
     draws: bool = False,
 ) -> tuple[Tensor, ...]:
-    """What `score` makes of P pairs, each (P, …), `size` pairs at a time; as `of_chunks`.
+    """Results of `score` for P pairs, each (P, …), `size` pairs at a time; as `of_chunks`.
 
     `score` gets the parameters, too, as torch.compile sees arguments alone. `prepare` makes rows of rows and of these,
     once for each item of a chunk, ahead of the pairs.
@@ -215,7 +215,7 @@ def of_pairs(
 
 
 def pair_bytes(regions: Ragged, words: Ragged) -> int:
-    """What a pair takes: three copies of either item's rows, and similarity-sized arrays."""
+    """Bytes of a pair: three copies of either item's rows, and similarity-sized arrays."""
     r, w = regions.width, words.width
     cells = _ARRAYS_PER_CELL * r * w + 3 * (r * regions.values.size(-1) + w * words.values.size(-1))
     return _computed_in(regions.values).itemsize * cells
@@ -244,7 +244,7 @@ def _no_scores(regions: Ragged, words: Ragged, transform: Callable[[Tensor], Ten
 
 
 def recomputed(function: Callable[..., Result], *arguments: object, draws: bool = False) -> Result:
-    """What `function` makes of these, made again in the backward pass and not kept until then.
+    """The result of `function`, computed again in the backward pass and not kept until then.
 
     Under `torch.func` it is kept. The state of random generators is kept where the function `draws` from them alone.
     """

@@ -119,7 +119,7 @@ def pad(packed: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
 
 
 def _pad_list(items: Sequence[Tensor], width: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """The same of the first `width` rows of items (L, D)."""
+    """The first `width` rows of items (L, D), padded, and their mask."""
     rows = like.new_zeros(len(items), width, like.size(-1))
     for row, item in zip(rows.unbind(), items, strict=True):
         row[: item.size(0)] = item[:width]

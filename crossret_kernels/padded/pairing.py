@@ -26,11 +26,11 @@ class Rectangle:
         return torch.einsum("ikd,jkd->ijk", own, other)
 
     def turned(self) -> Rectangle:
-        """The same pairs with the sides exchanged."""
+        """These pairs with the sides exchanged."""
         return self
 
     def turned_back(self, values: Tensor) -> Tensor:
-        """What was made of these pairs, in the order of those that they are `turned` of."""
+        """Results of these pairs, in the order of the pairs that they are `turned` of."""
         return values.transpose(0, 1)
 
 

@@ -14,7 +14,7 @@ NEGATIVES = ("hardest", "sum", "softmax")
 
 @dataclass(frozen=True)
 class LossOptions(Coded):
-    """What a loss is made of besides scores and ids; ValueError or TypeError where a value is none."""
+    """Options of a loss besides scores and ids; ValueError or TypeError where a value is none."""
 
     modes: ClassVar[Mapping[str, tuple[str, ...]]] = {"negatives": NEGATIVES, "reduction": REDUCTIONS}
     margin: float

@@ -152,7 +152,7 @@ def pair_runs(
     for run, block in corpus.chosen(items):
         of_block = places[begins[run.start] : begins[run.stop]]
         columns = np.repeat(np.arange(run.stop - run.start), np.diff(begins[run.start : run.stop + 1]))
-        # By query, so that those of a block of queries are together.
+        # Sorted by query: those of a block of queries are together.
         order = of_block.argsort()
         of_block, columns = of_block[order], columns[order]
         asked, rows = np.unique(of_block // candidates.shape[1], return_inverse=True)

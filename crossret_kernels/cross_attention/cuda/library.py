@@ -1,4 +1,4 @@
-"""What the CUDA library tells of its kernels: constants that calls are cut up by, names of the numbers they take."""
+"""Constants of the CUDA library that calls are cut up by, and names of the numbers that its kernels take."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def constant(name: str) -> int:
 
 @cache
 def constants(name: str) -> tuple[int, ...]:
-    """The same, of every kind of tile or arithmetic that the library lists."""
+    """Constants of every kind of tile or arithmetic that the library lists."""
     return tuple(int(value) for value in _declared()[name])
 
 
@@ -58,7 +58,7 @@ attention_job_sizes = define(
     "int packed, bool tfloat32, bool softmax, int longest, bool gradients, int most_shared",
     made="int[]",
 )
-# Of an item of contexts that can be attended to.
+# Most rows of an item of contexts that can be attended to.
 most_attended_rows = define("most_attended_rows", (), "bool gradients, int most_shared", made="int")
 # Rows of a part, and behind them all that is told of them, of contexts their Gram matrices.
 pack_side = define("pack_side_cuda", (), f"Tensor features, {_SIDE}, bool contexts", made="Tensor")

@@ -74,7 +74,7 @@ class CudaCall:
         self.sides = (images, captions) if self.by_images else (captions, images)
         features = images.features
         self.device = features.device
-        # Of float16 gradients have too little room: rows are packed as float32, of which TF32 holds all of float16.
+        # Gradients overflow float16: rows are packed as float32, and TF32 holds all digits of float16.
         wide = gradients and features.dtype is torch.float16
         self.packed = torch.float32 if wide else features.dtype
         self.tfloat32, self.softmax = (
@@ -90,7 +90,7 @@ class CudaCall:
         self.kept = [packed for packed in kept if packed.numel()]
 
     def in_order(self, of_sides: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What there is of contexts and queries as of images and captions, and the other way round."""
+        """Values of contexts and queries in the order of images and captions, and the other way round."""
         return of_sides if self.by_images else of_sides[::-1]
 
     def fits(self, gradients: bool) -> bool:
@@ -108,7 +108,7 @@ class CudaCall:
         )
 
     def parts(self) -> tuple[list[CudaPart], list[CudaPart]]:
-        """Of contexts and of queries; none where a side has no rows at all.
+        """Parts of contexts and of queries; none where a side has no rows at all.
 
         Raises:
             UnsupportedByBackend: an item is longer than kernels take.
@@ -166,7 +166,7 @@ class CudaCall:
         return made
 
     def located(self, own: int) -> tuple[Tensor | None, ...]:
-        """What tells kernels where features of contexts (0) or queries (1) lie."""
+        """Layout of the features of contexts (0) or queries (1), as kernels take it."""
         extents, places = self.sides[own].extents, self.sides[own].places
         return None if extents is None else extents.contiguous(), places, self.starts[own]
 
@@ -183,7 +183,7 @@ def _most_attended_rows(shared: int, gradients: bool) -> int:
 
 
 def most_attended_rows(device: torch.device, gradients: bool) -> int:
-    """Of an item of contexts whose similarities with 16 queries fit a block's shared memory."""
+    """Most rows of an item of contexts whose similarities with 16 queries fit a block's shared memory."""
     return _most_attended_rows(shared_memory(device), gradients)
 
 

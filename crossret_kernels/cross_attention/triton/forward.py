@@ -119,7 +119,7 @@ def gram_matrices(run, KIND: tl.constexpr):
         tl.store(run.S + decoded(run.sizes.cells) + tl.arange(0, C), tl.full((C,), 0, tl.float32))
     if tl.program_id(1) == 0:
         broken = has_nonfinite_row(run.contexts, first, count)
-        # By Gershgorin's circles pᵀGp is at least (1 − opposed) Σp²‖c‖², as p ≥ 0.
+        # Gershgorin's circles: pᵀGp is at least (1 − opposed) Σp²‖c‖², as p ≥ 0.
         cosines = block * inverse(row_norms)[:, None] * inverse(column_norms)[None, :]
         opposed = tl.max(tl.sum(tl.where(r[:, None] != c[None, :], tl.maximum(-cosines, 0.0), 0.0), 1))
         may_cancel = (opposed > 0.99 - CANCELLED) | (decoded(run.sizes.gram_blocks) > 1)

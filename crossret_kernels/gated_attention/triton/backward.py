@@ -150,7 +150,7 @@ class _GatedGradients:
         self.embedding_bias = zeros(call.dim)
 
     def add(self, part: PairPart, grad: Tensor) -> None:
-        """Of a part's scores."""
+        """Gradients from those of a part's scores."""
         call = self.call
         made = attend(call, part, grad, grad)
         blocks, of_gate = call.dim // call.kind.COLUMNS, call.gate // call.kind.COLUMNS

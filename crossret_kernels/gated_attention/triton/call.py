@@ -23,7 +23,7 @@ from crossret_kernels.torch_internals import reduced_float32
 
 
 class GatedKind(NamedTuple):
-    """What kernels are compiled for.
+    """Specialisation of the kernels.
 
     Attributes:
         PAIRS: of a tile.
@@ -146,7 +146,7 @@ def sigmoid(x, QUICK: tl.constexpr):
 
 @triton.jit
 def tanh(x, QUICK: tl.constexpr):
-    """Of small numbers by its series, whose digits the quotient would lose."""
+    """tanh, of small numbers by its series: the quotient would lose digits."""
     if QUICK:
         return hardware_tanh(x)
     square = x * x

@@ -133,7 +133,7 @@ def gated_contexts(
 
 
 class GatedState(NamedTuple):
-    """Of a part's pairs (P, …), of images and of captions; only weights and images' contexts without gradients."""
+    """State of a part's pairs (P, …), of images and of captions; without gradients weights and images' contexts."""
 
     weights: list[Tensor]
     contexts: list[Tensor]

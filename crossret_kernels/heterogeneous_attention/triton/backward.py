@@ -259,7 +259,7 @@ class _LayerGradients:
         self.gain, self.shift = torch.zeros_like(call.gain), torch.zeros_like(call.shift)
 
     def add(self, part: PairPart, grads: Tensor) -> None:
-        """Of a part's scores."""
+        """Gradients from those of a part's scores."""
         call, images, captions = self.call, part.images, part.captions
         made = attend(call, part, torch.empty_like(grads))
         of_rows, multiples = self._matching(part, grads, made)

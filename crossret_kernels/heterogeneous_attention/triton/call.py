@@ -25,7 +25,7 @@ def aligned(x: Tensor) -> Tensor:
 
 
 class LayerKind(NamedTuple):
-    """What kernels are compiled for.
+    """Specialisation of the kernels.
 
     Attributes:
         HEADS, D: of the layer.

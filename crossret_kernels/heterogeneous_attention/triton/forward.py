@@ -218,7 +218,7 @@ def matched_pairs(
 
 
 class LayerState(NamedTuple):
-    """Of a part's pairs; of the sides, images first.
+    """State of a part's pairs for gradients; of the sides, images first.
 
     Attributes:
         weights, own_weights: (n_other, n_own · L, H, K) and (n_other, n_own · L, H).

@@ -36,7 +36,7 @@ class GradientSums(NamedTuple):
 
 
 class GradientSizes(NamedTuple):
-    """What kernels are not compiled for.
+    """Numbers that kernels read at run time.
 
     Attributes:
         own, others: of the side whose gradients they make, and of the other one.
@@ -65,7 +65,7 @@ class GradientSizes(NamedTuple):
 
 
 class GradientKind(NamedTuple):
-    """What kernels of gradients are compiled for.
+    """Specialisation of the kernels of gradients.
 
     Attributes:
         ROWS: of a block.
@@ -129,7 +129,7 @@ def add(part: GradientPart, of_contexts: bool, out: Tensor) -> None:
 
 @triton.jit
 def block_of(side, number, sizes, KIND: tl.constexpr):
-    """Of a block of rows (item, place of the first row in it, that row's number, where it begins, rows from it on)."""
+    """A block of rows: (item, place of the first row in it, that row's number, where it begins, rows from it on)."""
     item = decoded(sizes.first_own).to(tl.int64) + number // decoded(sizes.blocks)
     start = number % decoded(sizes.blocks) * KIND.ROWS
     row, begin, count = item_rows(side, item, sizes.own, KIND.UNIT)
@@ -204,7 +204,7 @@ def sum_of_runs(side, sums, sizes, KIND: tl.constexpr):
 
 @triton.jit(do_not_specialize=["sizes"], do_not_specialize_on_alignment=["pairs", "grads"])
 def query_gradients(queries, contexts, tables, pairs, listed, grads, found, sums, sizes, KIND: tl.constexpr):
-    """Of a block of queries: over `n_items` items of contexts from the first or, where LISTED, over the item's pairs.
+    """Gradients of a block of queries over `n_items` items of contexts from the first or, where LISTED, over its pairs.
 
     The best contexts in STEP of them are gathered at a time. Pair k in order stands in row order[k] of all that has a
     row for every pair; item i's are begins[i] to begins[i + 1].
@@ -284,7 +284,7 @@ def taken_queries(
 
 @triton.jit(do_not_specialize=["sizes"], do_not_specialize_on_alignment=["pairs", "grads"])
 def context_gradients(contexts, queries, tables, pairs, listed, grads, found, sums, sizes, KIND: tl.constexpr):
-    """Of a block of contexts: over all of the `n_queries` queries or, where LISTED, over those of the item's pairs."""
+    """Gradients of a block of contexts over all `n_queries` queries or, where LISTED, those of the item's pairs."""
     ROWS: tl.constexpr = KIND.ROWS
     STEP: tl.constexpr = KIND.STEP
     WIDTH: tl.constexpr = KIND.WIDTH

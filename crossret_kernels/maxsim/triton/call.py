@@ -83,7 +83,7 @@ class Tables(NamedTuple):
 
 
 class SearchKind(NamedTuple):
-    """What kernels that look for the best contexts are compiled for.
+    """Specialisation of the kernels that look for the best contexts.
 
     Attributes:
         INDEX, VALUES: whether places are stored, and similarities beside them.
@@ -250,7 +250,7 @@ class MaxSimCall:
         return kind, 0 if by_items else m
 
     def key(self, *others: Hashable) -> Hashable:
-        """What kernels depend on besides their kinds."""
+        """Facts that kernels depend on besides their kinds."""
         contexts, queries = self.row_layouts
         values = self.contexts.features
         return values.device, values.dtype, contexts.aligned, contexts.far, queries.aligned, queries.far, *others

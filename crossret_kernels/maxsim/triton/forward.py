@@ -50,7 +50,7 @@ class Strides(NamedTuple):
 
 
 class SearchSizes(NamedTuple):
-    """What kernels are not compiled for: where rows lie, and which groups of contexts they walk over.
+    """Numbers that kernels read at run time: where rows lie, and which groups of contexts they walk over.
 
     Attributes:
         strides: of `Found`.
@@ -231,7 +231,7 @@ def tile_items(tables, tile, place, sizes, M: tl.constexpr):
 
 @triton.jit
 def tile_slots(queries, tables, tile, sizes, KIND: tl.constexpr):
-    """Of a tile's slots the owners' places among its items, −1 for none, these items, and the rows' places in them.
+    """For a tile's slots the owners' places among its items, −1 for none, these items, and the rows' places in them.
 
     In a slot that nobody owns stands the first item's first row.
     """
@@ -337,7 +337,7 @@ def best_of_items(queries, contexts, tables, pairs, out, sizes, KIND: tl.constex
             if KIND.POOLING == "max":
                 slot = first_of(found, inside, of_piece, slots)
                 place = tl.sum(tl.where(slots[:, None] == slot[None, :], places, 0), 0)
-                # Of equals the first piece's stays, and NaN always does.
+                # The first piece's stays among equals, and NaN always does.
                 greater = ((pool == pool) & ~(of_piece <= pool)) | (piece == 0)
                 pool = tl.where(greater, of_piece, pool)
                 pool_slot = tl.where(greater, slot, pool_slot)

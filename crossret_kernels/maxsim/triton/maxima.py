@@ -45,7 +45,7 @@ def ordered(x):
 
 @triton.jit
 def disordered(order):
-    """What `ordered` was made of."""
+    """The inverse of `ordered`."""
     return (order ^ ((order >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
