@@ -89,8 +89,8 @@ class SumMax:
     WORKSPACE_BYTES = 64 * 2**20  # of best contexts that gradients are made of at a time
     PAIRS_AT_ONCE = 2**20  # their order takes 40 bytes each
 
-    # Products of a call, padding included, up to which its shapes alone cut it up. Counted: at 400 TFLOP/s they take 0.7
-    # ms, of which tiles and groups made of lengths save a third, as much as they cost the host.
+    # Products of a call, padding included, up to which its shapes alone cut it up: at 400 TFLOP/s they take 0.7 ms, of
+    # which tiles and groups made of lengths save a third, as much as they cost the host.
     UNPLANNED_PRODUCTS = 2**37
 
     LARGEST_TILE = 128  # queries; items of more pass through it in pieces

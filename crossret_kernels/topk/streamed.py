@@ -162,7 +162,7 @@ def topk_of_runs(
     with torch.no_grad():
         for run in corpus_runs:
             items = corpus[run]
-            # Scores of several runs are merged at once where queries are few, which costs less, the more so if k is large.
+            # Scores of several runs are merged at once where queries are few: it costs less, the more so if k is large.
             enough = run.stop == last or (run.stop - merged) * len(queries) >= BLOCK_SCORES
             for number, rows in enumerate(query_runs):
                 pending[number].append(score(queries[rows], items))
