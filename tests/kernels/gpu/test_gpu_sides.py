@@ -27,7 +27,7 @@ def test_rows_are_where_strides_say() -> None:
     for name, values in views.items():
         of = side(values)
         n, longest, _ = values.shape
-        rows = of.rows
+        rows = of.row_layout
         begins = torch.arange(n)[:, None] * rows.item_stride + torch.arange(longest) * rows.row_stride
         storage = torch.empty(0).set_(of.features.untyped_storage())
         assert torch.equal(storage[begins + of.features.storage_offset()], values[..., 0]), name
