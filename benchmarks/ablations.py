@@ -38,7 +38,7 @@ SIZES = {
     "mhsan": "feature_dim=128 embed_dim=256 attention_dim=64 epochs=8 decay_epochs=7",
     "oan": "embed_dim=128 epochs=6 decay_epochs=5",
 }
-# Of HAN: orders p, beside 8, by number of layers, and the largest number of layers; of both `_HAN` has the figures.
+# HAN's orders p, beside 8, by number of layers, and the largest number of layers; of both `_HAN` has the figures.
 HAN_ORDERS = {0: ("1", "2", "4", "∞")}
 HAN_LAYERS = 1
 STANDARD_ERRORS = 2.0
@@ -183,7 +183,7 @@ def margin(first: float, second: float, queries: int) -> float:
 
 
 def row(ablation: Ablation, results: Mapping[str, Mapping[str, Any]], queries: Mapping[str, int]) -> dict[str, Any]:
-    """What an ablation shows.
+    """Result of an ablation.
 
     Args:
         ablation: the two variants and the paper's figures.

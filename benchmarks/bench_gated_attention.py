@@ -49,7 +49,7 @@ class GatedInputs(Inputs):
 
     @property
     def flop(self) -> int:
-        """Of W_q o of either side, the one product that no way to score can do once an item."""
+        """Flop of W_q o of either side, the one product that cannot be made once an item."""
         return 2 * 2 * self.pairs * self.words.size(-1) ** 2
 
     def first(self, n_images: int, n_captions: int) -> GatedInputs:

@@ -36,7 +36,7 @@ class LayeredInputs(Inputs):
 
     @property
     def flop(self) -> int:
-        """Of the products that docs/kernels.md §3 leaves to each pair.
+        """Flop of the products that docs/kernels.md §3 leaves to each pair.
 
         Logits and values of each head across the pair in the first layer, whose output projection is then in the
         values; projections, logits and values of all rows in the others; cosines and attended vectors of the matching.
@@ -143,7 +143,7 @@ def test_training_step(bench: Bench, name: str, count: int, dtype: torch.dtype) 
         return lambda: torch.autograd.grad(loss(call()), leaves)
 
     def slopes(name: str, inputs: Inputs) -> Tensor:
-        # Of all pairs: rounding may make another negative the hardest.
+        # Gradients of all pairs: rounding may make another negative the hardest.
         return torch.cat([x.flatten().double() for x in step(name, inputs, weighted)()])
 
     checked = inputs.first(4, 4)

@@ -14,7 +14,7 @@ from benchmarks.loops import maxsim_loop
 from benchmarks.measure import Bench
 from benchmarks.peer_scores import PEERS
 
-# What torch's own compiler warns of is no concern of ours.
+# Warnings of torch's compiler are left out.
 pytestmark = pytest.mark.filterwarnings("ignore:.*:DeprecationWarning:torch", "ignore:The .grad attribute:UserWarning")
 
 

@@ -13,7 +13,7 @@ from benchmarks.implementations import EINSUMS, FASTEST, FUSED, IMPLEMENTATIONS,
 from benchmarks.loops import scan_loop
 from benchmarks.measure import Bench, training_step
 
-# What torch's own compiler warns of is no concern of ours.
+# Warnings of torch's compiler are left out.
 pytestmark = pytest.mark.filterwarnings("ignore:.*:DeprecationWarning:torch", "ignore:The .grad attribute:UserWarning")
 
 BOTH_WAYS = pytest.mark.parametrize("setting", SETTINGS)

@@ -13,8 +13,8 @@ from torch import Tensor
 from crossret_kernels import scan_attend
 
 PAIRS, REGIONS, WORDS, DIM = 4096, 36, 13, 1024
-# Of a pair: similarities and attended vectors; backward similarities, attended vectors, the latter's gradients with
-# contexts, and what contexts get through either and queries through similarities.
+# Products of a pair: similarities and attended vectors; backward similarities, attended vectors, the latter's
+# gradients with contexts, and what contexts get through either and queries through similarities.
 PRODUCTS = {"forward": 2, "backward": 6}
 
 

@@ -1,4 +1,4 @@
-"""What candidates by an index of nearest vectors find of what exact search finds, and how much sooner.
+"""Recall and time of candidates by an index of nearest vectors, beside exact search.
 
     python -m benchmarks.candidates RUN ENCODED --output benchmarks/results/candidates
 

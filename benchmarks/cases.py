@@ -30,12 +30,12 @@ class Inputs:
 
     @property
     def flop(self) -> int:
-        """Of the similarity product, which no score can do without."""
+        """Flop of the similarity product, which every score needs."""
         return 2 * int(self.region_lengths.sum()) * int(self.word_lengths.sum()) * self.regions.size(-1)
 
     @property
     def bytes(self) -> int:
-        """Of valid features and scores, each moved once."""
+        """Bytes of valid features and scores, each moved once."""
         rows = int(self.region_lengths.sum()) + int(self.word_lengths.sum())
         return rows * self.regions.size(-1) * self.regions.itemsize + 4 * self.pairs
 
@@ -102,11 +102,11 @@ class Case:
 
     @property
     def shape(self) -> str:
-        """What its pairs have in common, whatever their number."""
+        """Sizes of a pair, whatever the number of pairs."""
         return f"{_range(*self.regions)} regions × {_range(*self.words)} words, D = {self.dim}"
 
     def small(self) -> Case:
-        """The same kind of case at a size that takes no time, to be run as a test."""
+        """This kind of case at a size that takes no time, to be run as a test."""
         regions, words = ((min(low, 5 - (low < high)), min(high, 5)) for low, high in (self.regions, self.words))
         return Case(min(self.n_images, 3), min(self.n_captions, 3), min(self.dim, 12), regions, words)
 

@@ -33,7 +33,7 @@ class Bar(NamedTuple):
 
 
 def bars(root: Path) -> tuple[list[Bar], str]:
-    """What the newest records hold, and where it was measured.
+    """Figures of the newest records, and the machines they were measured on.
 
     Raises:
         ValueError: there is no record of one of the two.

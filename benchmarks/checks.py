@@ -1,4 +1,4 @@
-"""What is timed is right: scores, gradients and retrieved items beside those of the loop in float64."""
+"""Checks of what is timed: scores, gradients and retrieved items beside those of the loop in float64."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def _compare(searched: RayCorpus, path: Path, seconds: float) -> dict[str, Any]:
 
 
 def merge_seconds() -> dict[str, float]:
-    """What merging one part's best costs the process that asks, by the number of queries."""
+    """Cost of merging one part's best for the process that asks, by the number of queries."""
     merged = {}
     for number in QUERIES:
         part = torch.rand(number, K).sort(descending=True).values, torch.arange(K).repeat(number, 1)

@@ -1,4 +1,4 @@
-"""What every benchmark has: threads, the measured floor, the machine noted beside its times."""
+"""Fixtures of every benchmark: threads, the measured floor, the machine noted beside its times."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _processor() -> str:
 
 @pytest.fixture
 def threads() -> int:
-    """Of torch and of the floor; a benchmark parametrized with "threads" has its own number."""
+    """Threads of torch and of the floor; a benchmark parametrized with "threads" has its own number."""
     return THREADS
 
 

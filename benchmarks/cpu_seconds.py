@@ -32,7 +32,7 @@ CALLS: dict[str, Case] = {
 
 @contextmanager
 def processes(threads: tuple[int, ...] = THREADS) -> Iterator[dict[int, Callable[[str, Case], Side]]]:
-    """By number of threads what gives the side of a call of `CALLS`: its CPU seconds in the process of that number."""
+    """CPU seconds of a call of `CALLS`, by number of threads, each in a process with that number."""
     with ExitStack() as stack:
         pools = {}
         with _environment(OMP_WAIT_POLICY="PASSIVE", GOMP_SPINCOUNT=None):
@@ -52,7 +52,7 @@ def _side(pool: ProcessPoolExecutor, name: str, case: Case) -> Side:
 
 
 def cpu_seconds(name: str, case: Case) -> float:
-    """Of one call, in all threads of this process; the first one's is not of the call alone."""
+    """CPU seconds of one call in all threads of this process; the first call's include set-up."""
     call = _call(name, case)
     start, calls = time.process_time(), 0
     while not calls or time.process_time() - start < SECONDS:

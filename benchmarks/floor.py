@@ -45,7 +45,7 @@ class Floor:
         return sum(_together(threads, lambda _: peak(SECONDS)))
 
     def bytes_per_second(self, threads: int) -> float:
-        """Of reading memory that is in no cache, once a run: the best of five passes."""
+        """Rate of reading memory that is in no cache, once a run: the best of five passes."""
         if threads not in self._bytes_per_second:
             parts = np.split(np.ones(READ_BYTES // 4, dtype=np.float32), threads)
             passes = [

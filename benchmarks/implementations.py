@@ -1,4 +1,4 @@
-"""What is measured side by side: the loop, einsums, the backends of crossret_kernels by instruction set, torch.mm."""
+"""Implementations side by side: the loop, einsums, the backends of crossret_kernels by instruction set, torch.mm."""
 
 from __future__ import annotations
 

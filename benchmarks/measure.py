@@ -19,7 +19,7 @@ R = TypeVar("R", bound=Tensor | Sequence[Tensor])
 
 SECONDS = 0.5  # of timing a benchmark
 SHORTEST = 1e-3  # a round shorter than this is timed as several calls
-# What a training step is set beside: scores, the same again with their gradients, and one product for either side's
+# Baselines of a training step: scores, the same again with their gradients, and one product for either side's
 # features. A yardstick and no bound: pairs without a gradient, most of a hardest-negative loss's, need the first alone.
 STEP_PRODUCTS = 4
 

@@ -145,7 +145,7 @@ PEERS = (
 
 
 def make_batch(queries: int, rows: int, documents: int, tokens: tuple[int, int], dtype: torch.dtype) -> Batch:
-    """The same on every call; scores are as close to each other as untrained models', and no loss is saturated."""
+    """Equal vectors on every call; scores are as close to each other as untrained models', and no loss is saturated."""
     generator = torch.Generator().manual_seed(0)
     own = F.normalize(torch.randn(queries, rows, 128, generator=generator), dim=-1)
     others = F.normalize(torch.randn(documents, tokens[1], 128, generator=generator), dim=-1)

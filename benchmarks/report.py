@@ -1,4 +1,4 @@
-"""What a benchmark run showed: a table on the terminal and, to be kept, files under results/ and docs/benchmarks.md.
+"""Results of a benchmark run: a table on the terminal and, to be kept, files under results/ and docs/benchmarks.md.
 
 python -m benchmarks.report RUN.json [--record]
 """

@@ -58,7 +58,7 @@ class Results:
 
     @property
     def name(self) -> str:
-        """Of its files: date and processor."""
+        """Stem of its files: date and processor."""
         return self.date + "-" + re.sub(r"[^a-z0-9]+", "-", self.machine["processor"].lower()).strip("-")
 
 

@@ -43,7 +43,7 @@ def terminal_table(results: Results) -> str:
 
 
 def comparisons(results: Results) -> list[str]:
-    """What no single case shows: a line for two threads beside one, and for bfloat16 beside float32."""
+    """Comparisons of several cases: a line for two threads beside one, and for bfloat16 beside float32."""
     measured = {(*m.group, m.implementation): m for m in results.measurements}
     lines = []
     for (operation, case, dtype, threads, name), m in measured.items():
@@ -115,7 +115,7 @@ def markdown_table(results: Results) -> str:
 
 
 def _fastest(column: list[Measurement]) -> str:
-    """Of those that score: torch.mm does not."""
+    """Implementations that score: torch.mm does not."""
     scoring = [m for m in column if m.implementation != PRODUCT and m.pairs]
     return min(scoring, key=lambda m: m.seconds / (m.pairs or 1)).implementation if scoring else ""
 

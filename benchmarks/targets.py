@@ -112,7 +112,7 @@ def scan(inputs: Inputs, setting: str, **options: Any) -> Call:
 
 
 def sum_max(inputs: Inputs) -> Call:
-    """Of packed documents and padded queries of one length."""
+    """Batch of packed documents and padded queries of one length."""
     return partial(maxsim_scores, inputs.packed_regions(), inputs.words, backend="cpu")
 
 

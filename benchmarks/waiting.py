@@ -27,7 +27,7 @@ from crossret.files.atomic import atomic_write
 from crossret.files.json import write_json
 from crossret.machine import describe_machine
 
-# What is set for each; libgomp's own is a spin of 300,000 rounds.
+# Environment of each; libgomp's own is a spin of 300,000 rounds.
 POLICIES = {
     "libgomp's own": {"GOMP_SPINCOUNT": "300000"},
     **{f"a spin of {rounds:,}": {"GOMP_SPINCOUNT": str(rounds)} for rounds in (10_000, 4_000, 2_000, 1_000)},

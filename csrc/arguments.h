@@ -61,7 +61,7 @@ class Ragged {
   int64_t width_ = 0;
 };
 
-// What every pairwise operation takes besides its own options, in the order of the schemas, seen as contexts and
+// Arguments of every pairwise operation besides its own options, in the order of the schemas, seen as contexts and
 // queries; and the kernels of its dtype.
 class Batch {
  public:

@@ -23,7 +23,7 @@ Call = Callable[[], Any]
 
 
 def scores(backend: str, setting: str | None, case: Case, training: bool = False) -> Callable[[torch.device], Call]:
-    """Of bfloat16 features."""
+    """Calls of bfloat16 features."""
 
     def prepare(device: torch.device) -> Call:
         inputs = case.inputs(device).to(torch.bfloat16)
@@ -38,7 +38,7 @@ def scores(backend: str, setting: str | None, case: Case, training: bool = False
 
 
 def loss(negatives: str) -> Callable[[torch.device], Call]:
-    """Of 8,192 × 8,192 scores, with its gradient."""
+    """A loss of 8,192 × 8,192 scores, with its gradient."""
 
     def prepare(device: torch.device) -> Call:
         matrix = (torch.randn(8192, 8192, device=device) * 0.1).requires_grad_()
@@ -48,7 +48,7 @@ def loss(negatives: str) -> Callable[[torch.device], Call]:
 
 
 def operation(check: Check) -> Callable[[torch.device], Call]:
-    """Of 128 × 128 items, with gradients."""
+    """Scores of 128 × 128 items, with gradients."""
 
     def prepare(device: torch.device) -> Call:
         dtype = DTYPES[check.precision]

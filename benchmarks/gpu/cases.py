@@ -1,4 +1,4 @@
-"""What is measured on a GPU, and the ratios to the floor that are wanted of it."""
+"""Cases measured on a GPU, and their targets as ratios to the floor."""
 
 from __future__ import annotations
 

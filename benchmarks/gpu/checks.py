@@ -105,13 +105,13 @@ def features_of(check: Check, device: torch.device, dtype: torch.dtype, of: torc
 def prepared(
     check: Check, dtype: torch.dtype, backend: str, device: torch.device, of: torch.dtype
 ) -> tuple[list[Tensor], Callable[[], Tensor]]:
-    """What gradients go to, and the call."""
+    """Leaves of the gradients, and the call."""
     sides, call = CALLS[check.operation](check, features_of(check, device, dtype, of), backend)
     return sides, call
 
 
 def made(check: Check, dtype: torch.dtype, backend: str, device: torch.device, of: torch.dtype) -> list[Tensor]:
-    """What the call makes, and gradients of its weighted sum, as float64."""
+    """Results of the call and gradients of their weighted sum, as float64."""
     sides, call = prepared(check, dtype, backend, device, of)
     result = call()
     if not check.gradients:

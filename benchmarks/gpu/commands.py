@@ -1,4 +1,4 @@
-"""What a user types, on the device at hand: every model trained a little, evaluated, searched, explained."""
+"""Commands of a user on the device at hand: every model trained a little, evaluated, searched, explained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the hardware counted of the dearest kernels, by Nsight Compute: one launch each, a process a kernel, as text.
+"""Hardware counters of the dearest kernels, by Nsight Compute: one launch each, a process a kernel, as text.
 
 The whole of it goes to RESULTS/ncu.txt, a line of what tells most to the screen.
 """

@@ -1,4 +1,4 @@
-"""What the card can do, which all floors are made of: copies, products of aligned rows, launches."""
+"""Rates of the card, which all floors are made of: copies, products of aligned rows, launches."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def rows_of(records: Iterable[GpuResults]) -> Iterator[list[object]]:
 
 
 def asked_in(measurement: Measurement) -> Asked | None:
-    """What a call of this case asks by; None of what `backend=None` does not choose."""
+    """Key of a call of this case; None where `backend=None` does not choose."""
     if measurement.operation not in OPERATIONS:
         return None
     direction, gradients = OPERATIONS[measurement.operation]

@@ -153,13 +153,13 @@ def nothing_launched() -> Iterator[None]:
 
 
 def load_idle_kernels() -> None:
-    """What serves "cuda"."""
+    """Loads kernels that serve "cuda" and do nothing."""
     with tempfile.TemporaryDirectory() as directory:
         Device(build(Path(directory))).choose(idle=True)
 
 
 def lengths(count: int, shortest: int, longest: int, batches: int) -> Iterator[Tensor]:
-    """Of ever new batches, or of the same again and again."""
+    """Lengths of ever new batches, or of few again and again."""
     generator = torch.Generator().manual_seed(0)
     drawn = [torch.randint(shortest, longest + 1, (count,), generator=generator) for _ in range(batches)]
     for own in drawn:
@@ -201,7 +201,7 @@ def maxsim(batches: int) -> Step:
 
 
 def loss(negatives: str) -> Step:
-    """Of 128 × 128 scores, and its gradient."""
+    """A step of 128 × 128 scores and their gradient."""
     scores = torch.zeros(128, 128, requires_grad=True)
     one = torch.ones(())
 

@@ -1,4 +1,4 @@
-"""What is measured side by side on a GPU: our kernels, the per-caption loop, torch.compile of the einsum, peers."""
+"""Implementations side by side on a GPU: our kernels, the per-caption loop, torch.compile of the einsum, peers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _compiled(score: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def import_peer(name: str) -> ModuleType:
-    """What a peer warns of while it is imported is no concern of ours."""
+    """Imports of a peer without its warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return importlib.import_module(PEERS[name])

@@ -1,4 +1,4 @@
-"""What a run on a GPU found, a JSON object a line in RESULTS/lines.jsonl, written as it is found: a cut loses none."""
+"""Findings of a run on a GPU, a JSON object a line in RESULTS/lines.jsonl, written as it is found: a cut loses none."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ CHECKED = 16  # pairs
 
 @dataclass(frozen=True)
 class ListCase:
-    """Of every image `per_image` captions drawn at random, scored as a list of pairs.
+    """Pairs of every image with `per_image` captions drawn at random, scored as a list.
 
     Attributes:
         setting: of `benchmarks.cases.SETTINGS`.

@@ -18,7 +18,7 @@ TOLERANCE = 2e-2  # where two hinges differ by rounding another one may be the h
 
 @dataclass(frozen=True)
 class LossCase:
-    """Of n × n float32 scores.
+    """Losses of n × n float32 scores.
 
     Attributes:
         targets: of ratios to the floor.

@@ -20,7 +20,7 @@ PENDING = "Figures of the GPU kernels are pending: no GPU was at hand yet. `make
 
 
 def recorded(root: Path) -> list[GpuResults]:
-    """What runs on GPUs left under results/, beside those of CPUs."""
+    """Records of runs on GPUs under results/, beside those of CPUs."""
     paths = sorted((root / RESULTS).glob("*.json"))
     return [read_gpu_results(path) for path in paths if "sources" in json.loads(path.read_text(encoding="utf-8"))]
 

@@ -67,7 +67,7 @@ class GpuResults:
 
     @property
     def name(self) -> str:
-        """Of the file: the device."""
+        """Stem of the file: the device."""
         return re.sub(r"[^a-z0-9]+", "-", self.device["name"].lower()).strip("-")
 
     def stale(self, sources: dict[str, str]) -> list[str]:

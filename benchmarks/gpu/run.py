@@ -33,7 +33,7 @@ from crossret_kernels.backends import CUDA_MISSING
 
 
 def peak_mebibytes(call: Callable[[], Tensor | Sequence[Tensor]]) -> float:
-    """Of the device's memory, beyond what there was before the call and its results."""
+    """Peak of the device's memory beyond inputs and results."""
     if not torch.cuda.is_available():
         return 0.0
     torch.cuda.synchronize()
@@ -90,7 +90,7 @@ def measure(
 
 
 class Floors:
-    """Those of a case: by a rate of the card, or each timed once."""
+    """Floors of a case: by a rate of the card, or each timed once."""
 
     def __init__(self, timer: Timer, rates: Mapping[str, float]) -> None:
         self.timer, self.rates = timer, rates

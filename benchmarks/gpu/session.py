@@ -104,7 +104,7 @@ def run(stage: Stage, seconds: float, directory: Path) -> str:
 
 
 def _pass_on(source: int, log: int) -> None:
-    """What there is to read now."""
+    """Copies all that can be read to the log."""
     try:
         while data := os.read(source, 1 << 16):
             os.write(log, data)

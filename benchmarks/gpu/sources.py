@@ -36,7 +36,7 @@ def kernel_sources(backend: str, root: Path = ROOT) -> list[Path]:
 
 
 def source_hashes(root: Path = ROOT) -> dict[str, str]:
-    """By backend; they change with any byte and any name of its sources."""
+    """Hashes by backend; they change with any byte and any name of its sources."""
     return {backend: _hash(kernel_sources(backend, root), root) for backend in KERNELS}
 
 

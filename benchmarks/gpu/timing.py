@@ -26,7 +26,7 @@ class Timer(Protocol):
 
 
 class Events:
-    """By CUDA events around every call, read when all are made: the device is never waited for in between."""
+    """Times by CUDA events around every call, read after the last: nothing waits for the device in between."""
 
     def __call__(self, calls: Sequence[Callable[[], object]]) -> list[float]:
         events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in calls]

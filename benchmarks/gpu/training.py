@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def line_of(kind: str, device: torch.device, steps: int, warm: int) -> str:
-    """What a model's steps take, under autocast to bfloat16 as `--amp` has it."""
+    """Time of a model's steps, under autocast to bfloat16 as `--amp` has it."""
     preset = next(iter(MODEL_CONFIGS[kind].presets))
     size = {} if device.type == "cuda" else {"embed_dim": 64}
     config = MODEL_CONFIGS[kind].preset(preset, image_dim=IMAGE_DIM, vocabulary_size=VOCABULARY, **size)

@@ -1,4 +1,4 @@
-"""What a case of the GPU benchmarks comes to on a device."""
+"""Work of a case of the GPU benchmarks on a device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Call = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Floor:
-    """What an implementation's time is divided by.
+    """Floor that an implementation's time is divided by.
 
     Attributes:
         name: what it does.
@@ -52,7 +52,7 @@ class Work(Protocol):
     """A case's inputs on a device."""
 
     def calls(self, name: str) -> Calls:
-        """Those of the named implementation.
+        """Ratios of the named implementation.
 
         Raises:
             ImportError: it is not installed. AssertionError: its results are wrong.
@@ -61,16 +61,16 @@ class Work(Protocol):
 
 
 class GpuCase(Protocol):
-    """What is measured, by several implementations."""
+    """A case that several implementations are measured by."""
 
     @property
     def operation(self) -> str:
-        """What is done."""
+        """Name of the operation."""
         ...
 
     @property
     def shape(self) -> str:
-        """Of the inputs, in words."""
+        """Sizes of the inputs, in words."""
         ...
 
     @property
@@ -80,12 +80,12 @@ class GpuCase(Protocol):
 
     @property
     def implementations(self) -> tuple[str, ...]:
-        """By name."""
+        """Names of the implementations."""
         ...
 
     @property
     def targets(self) -> Mapping[str, float]:
-        """Of implementations' ratios to the floor."""
+        """Targets of implementations' ratios to the floor."""
         ...
 
     def slower(self, name: str) -> dict[str, float] | None:
@@ -93,5 +93,5 @@ class GpuCase(Protocol):
         ...
 
     def work(self, device: torch.device) -> Work:
-        """What it comes to."""
+        """Work of the case."""
         ...

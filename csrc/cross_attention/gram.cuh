@@ -147,7 +147,7 @@ gram_matrices(CROSSRET_PARAMETER PackedRows side, CROSSRET_PARAMETER Grams grams
     broken = broken || norm != norm;
   }
   if (!may_cancel && thread < item.count) {
-    // By Gershgorin's circles pᵀGp is at least 1 − opposed of Σ p² ‖c‖², as no p is negative.
+    // Gershgorin's circles: pᵀGp is at least 1 − opposed of Σ p² ‖c‖², as no p is negative.
     float opposed = 0.0f;
     for (int other = 0; other < item.count; ++other) {
       const float length = normalize ? 1.0f : norm_of(thread) * norm_of(other);

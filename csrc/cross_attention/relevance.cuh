@@ -86,9 +86,9 @@ CROSSRET_DEVICE float weight_derivative(float of_products, float s, float of_squ
 
 // The relevances of one pair, pooled (SCAN Eqs. 5–8).
 struct Pooled {
-  // Of "lse" and "softmax" the sum of exp(λ (r − greatest)).
+  // "lse", "softmax": the sum of exp(λ (r − greatest)).
   float sum = 0.0f, greatest = -INFINITY;
-  // Of "max" the row of the greatest, of "softmax" the sum of (r − greatest) exp(λ (r − greatest)).
+  // "max": the row of the greatest; "softmax": the sum of (r − greatest) exp(λ (r − greatest)).
   float detail = 0.0f;
 
   // Adds relevance(row) of rows [from, to) of a piece; rows are counted from `begin` on.

@@ -155,7 +155,7 @@ CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk
   }
 }
 
-// The same in IEEE float32.
+// Products in IEEE float32.
 template <class Shape>
 CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk> queries, Shared<const Chunk> contexts,
                                    int step, Ieee) {

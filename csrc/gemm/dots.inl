@@ -130,7 +130,7 @@ static void multiply_dots(const float* const* rows, int64_t n_rows, const float*
   }
 }
 
-// The same for floats or pairs of bfloat16, without prefetching.
+// Dot products of floats or of pairs of bfloat16, without prefetching.
 template <class Out>
 static void multiply_either_dots(bool pairs, const float* const* rows, int64_t n_rows, const float* const* columns,
                                  int64_t n_columns, int64_t depth, Out* out, int64_t ld) {

@@ -118,7 +118,7 @@ static Left logit_rows(const HeterogeneousCall& call, const float* rows, const f
   return {rows + head * head_size(call), layered_row(call), 1};
 }
 
-// The same rows as panels of every head, `panels_of_head` floats each.
+// The rows as panels of every head, `panels_of_head` floats each.
 static void pack_logit_columns(const HeterogeneousCall& call, const float* rows, int64_t n, float* pairs,
                                int64_t panels_of_head, float* panels) {
   if (layered_pairs(call)) pair_heads(call, rows, n, pairs);

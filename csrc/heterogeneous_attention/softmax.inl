@@ -55,7 +55,7 @@ static void softmax_across(float* logits, int64_t ld, int64_t rows, int64_t n, c
   }
 }
 
-// The same down each of `columns` columns, one head of the queries, over n keys with row stride `step`.
+// Softmax down each of `columns` columns, one head of the queries, over n keys with row stride `step`.
 static void softmax_down(float* logits, int64_t step, int64_t n, int64_t columns, const float* own,
                          float* own_weights) {
   for (int64_t j = 0; j < columns; j += V::width) {
@@ -106,7 +106,7 @@ static void softmax_across_gradients(const float* weights, float* grads, int64_t
   }
 }
 
-// The same for `softmax_down`; `own_grads` are written.
+// Gradients of `softmax_down`; `own_grads` are written.
 static void softmax_down_gradients(const float* weights, float* grads, int64_t step, int64_t n, int64_t columns,
                                    const float* own_weights, const float* own_dots, float* own_grads) {
   for (int64_t j = 0; j < columns; j += V::width) {
