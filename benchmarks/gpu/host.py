@@ -201,7 +201,7 @@ def maxsim(batches: int) -> Step:
 
 
 def loss(negatives: str) -> Step:
-    """A step of 128 × 128 scores and their gradient."""
+    """A loss of 128 × 128 scores, and its gradient."""
     scores = torch.zeros(128, 128, requires_grad=True)
     one = torch.ones(())
 
