@@ -243,7 +243,8 @@ def _zeroed(rows: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _mean(values: Tensor, mask: Tensor) -> Tensor:
-    """The mean of the valid values (…, n)."""
+    """The mean of the valid values (…, n), at least float32: autocast has similarities in its dtype."""
+    values = values.to(torch.promote_types(values.dtype, torch.float32))
     return values.masked_fill(~mask, 0).sum(-1) / mask.sum(-1)
 
 

@@ -90,6 +90,15 @@ def test_no_images_or_no_captions_have_no_scores() -> None:
     assert model.score(images, captions, torch.empty(0, 2, dtype=torch.int64)).shape == (0,)
 
 
+def test_scores_under_autocast_are_float32() -> None:
+    model = make("laps")
+    expected = model.score(*encode(model))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        scores = model.score(*encode(model))
+    assert scores.dtype is torch.float32
+    torch.testing.assert_close(scores, expected, rtol=0.1, atol=0.05)
+
+
 @pytest.mark.parametrize("size", [1, 2])
 def test_blocks_change_nothing(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model, _, _, sides = exact("half")
