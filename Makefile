@@ -32,7 +32,9 @@ OTHER_TRITONS := $(OLDEST_TRITON) 3.7.0 3.7.1 3.8.0
 # tests/passed.json keeps what they passed with.
 GROUPS := interpreted compiled simt
 COMPILED := tests/kernels/gpu/test_triton_compiles.py
-PASSED = @$(BIN)/python -m tests.groups passed $(@:test-%=%)
+GROUP = $(@:test-%=%)
+BEFORE = before=$$($(BIN)/python -m tests.groups digest $(GROUP))
+PASSED = $(BIN)/python -m tests.groups passed $(GROUP) $$before
 
 test: test-others  ## check the sources, then run the test suite; of Triton and the simulated GPU where their sources changed
 	@targets=$$($(BIN)/python -m tests.groups changed) && { [ -z "$$targets" ] || $(MAKE) --no-print-directory $$targets; }
@@ -43,17 +45,14 @@ test-others: lint
 	$(PYTEST) --ignore tests/simt --ignore $(COMPILED)
 
 test-interpreted: setup  # no process can run Triton's kernels both ways
-	TRITON_INTERPRET=1 $(PYTEST) tests/interpreted
-	$(PASSED)
+	$(BEFORE) && TRITON_INTERPRET=1 $(PYTEST) tests/interpreted && $(PASSED)
 
 test-compiled: build/triton/$(OLDEST_TRITON)/.installed
-	$(PYTEST) $(COMPILED)
-	PYTHONPATH=build/triton/$(OLDEST_TRITON) $(PYTEST) $(COMPILED) -k 'test_compiles and not sm_80'
-	$(PASSED)
+	$(BEFORE) && $(PYTEST) $(COMPILED) && \
+		PYTHONPATH=build/triton/$(OLDEST_TRITON) $(PYTEST) $(COMPILED) -k 'test_compiles and not sm_80' && $(PASSED)
 
 test-simt: setup
-	$(PYTEST) tests/simt
-	$(PASSED)
+	$(BEFORE) && $(PYTEST) tests/simt && $(PASSED)
 
 build/triton/%/.installed: | setup
 	rm -rf build/triton/$*

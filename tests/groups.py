@@ -2,8 +2,9 @@
 
 `tests/passed.json` keeps a hash of the sources that each group passed with. `make test-all` runs every group.
 
-    python -m tests.groups changed         prints make's targets of the groups to run
-    python -m tests.groups passed GROUP    keeps the hash of the group's sources
+    python -m tests.groups changed              prints make's targets of the groups to run
+    python -m tests.groups digest GROUP         prints the hash of the group's sources
+    python -m tests.groups passed GROUP HASH    keeps it, if it still is theirs
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 RECORD = ROOT / "tests/passed.json"
-_OF_ALL = ("pyproject.toml", "constraints.txt", "tests/conftest.py", "tests/kernels/**/*", "crossret_kernels/**/*.py")
+_OF_ALL = (
+    *("pyproject.toml", "constraints.txt", "Makefile", "setup.py", "setup_cuda.py", "crossret_kernels/**/*.py"),
+    *("crossret_kernels/**/*.json", "tests/*.py", "tests/kernels/**/*", "tests/gpu/**/*"),
+)
 SOURCES: dict[str, Sequence[str]] = {
     "interpreted": (*_OF_ALL, "tests/interpreted/**/*"),
     "compiled": _OF_ALL,
-    "simt": (*_OF_ALL, "tests/simt/**/*", "csrc/**/*", "setup_cuda.py"),
+    "simt": (*_OF_ALL, "tests/simt/**/*", "csrc/**/*"),
 }
 
 
@@ -34,10 +38,15 @@ def digest(group: str) -> str:
     return sha.hexdigest()
 
 
-def main(command: str, group: str = "") -> None:
+def main(command: str, group: str = "", before: str = "") -> None:
+    if command == "digest":
+        print(digest(group))
+        return
     kept = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
     if command == "passed":
-        kept[group] = digest(group)
+        if digest(group) != before:
+            sys.exit(f"tests/passed.json: sources of {group} changed while they were tested")
+        kept[group] = before
         RECORD.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         return
     for name in SOURCES:

@@ -62,19 +62,23 @@ class Laps(Model):
         """(n_images, n_captions) scores, or (P,) for (P, 2) int64 ``pairs`` of (image, caption)."""
         size = max(1, WORKSPACE_BYTES // self._bytes_per_pair(images, captions, pairs is not None))
         if pairs is not None:
-            return torch.cat([self._scores(images[i], captions[c], True) for i, c in map(_columns, pairs.split(size))])
+            return torch.cat([self._scores(images, captions, part) for part in pairs.split(size)])
         height = max(1, min(len(images), isqrt(size)))
         width = max(1, size // height)
         image_blocks = [images[first : first + height] for first in range(0, max(len(images), 1), height)]
         caption_blocks = [captions[first : first + width] for first in range(0, max(len(captions), 1), width)]
-        rows = [torch.cat([self._scores(v, e, False) for e in caption_blocks], 1) for v in image_blocks]
+        rows = [torch.cat([self._scores(v, e) for e in caption_blocks], 1) for v in image_blocks]
         return torch.cat(rows)
 
-    def _scores(self, images: Encoded, captions: Encoded, in_pairs: bool) -> Tensor:
-        """Scores of a block: of all its pairs or, ``in_pairs``, of image i with caption i; made again for gradients."""
+    def _scores(self, images: Encoded, captions: Encoded, pairs: Tensor | None = None) -> Tensor:
+        """Scores of a block, of all its pairs or of listed ones; made again for gradients."""
 
         def scores(patches: Tensor, words: Tensor) -> Tensor:
-            aligned = self._align(patches, images.lengths, words, captions.lengths, in_pairs)
+            lengths = images.lengths, captions.lengths
+            if pairs is not None:  # gathered here, so that no block's rows are kept
+                i, c = pairs.unbind(1)
+                patches, words, lengths = patches[i], words[c], (lengths[0][i], lengths[1][c])
+            aligned = self._align(patches, lengths[0], words, lengths[1], pairs is not None)
             of_words = _mean(aligned.of_words, aligned.word_mask)
             return of_words + _mean(aligned.of_tokens, aligned.tokens.mask)
 
@@ -199,7 +203,7 @@ class PatchSlimming(nn.Module):
             mask, row_mask, logits = (x[:, None].expand(-1, len(words), *x.shape[1:]) for x in (mask, row_mask, logits))
         sums = sums.masked_fill(~mask, -torch.inf)
         ranks = sums.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
-        kept = mask & (ranks < (mask.sum(-1, keepdim=True) * self.keep_ratio).ceil())
+        kept = mask & (ranks < (mask.sum(-1, keepdim=True).double() * self.keep_ratio).ceil())
         left_out = mask & ~kept
         weights = [_softmax(logits, kept[..., None, :]), _softmax(sums, left_out)[..., None, :]]
         some = kept.any(-1, keepdim=True), left_out.any(-1, keepdim=True)
@@ -230,10 +234,6 @@ def _of_patches(aligned: Aligned) -> tuple[Tensor, Tensor]:
     shares = (weights * similarities).sum(1)
     relevances = shares / weights.sum(1).clamp(min=torch.finfo(torch.float64).tiny)
     return shares / tokens.mask.sum(1, keepdim=True), relevances.to(aligned.of_tokens.dtype)
-
-
-def _columns(pairs: Tensor) -> tuple[Tensor, Tensor]:
-    return pairs[:, 0], pairs[:, 1]
 
 
 def _zeroed(rows: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

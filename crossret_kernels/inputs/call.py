@@ -201,8 +201,8 @@ def as_ragged(
     Lengths, a mask or offsets on a device are brought to the CPU as `as_sides` brings them.
 
     Raises TypeError for what is no floating-point tensor and ValueError, naming the argument and the index, for wrong
-    shapes, lengths out of range and empty items. While torch.compile traces, values cannot be looked at: the native
-    operation then makes the same checks when it runs.
+    shapes, lengths out of range and empty items. While torch.compile traces, values cannot be looked at: kernels then
+    make these checks when they run, PyTorch operations none.
     """
     looking = checkable()
     on_host = lengths_on_device(features, lengths, mask) if looking else None

@@ -47,15 +47,16 @@ class Ragged:
         offsets: (n + 1,) int64; of a list where its items were if it was packed; None where padded.
         padded_lengths: (n,) int64; None where packed, masked or all L are valid.
         mask: (n, L) bool, contiguous; None where there is none.
-        items: (L_k, D) of a list, two or more of them; None for other layouts. No gradient goes to them.
+        items: (L_k, D) of a list, two or more of them; None for other layouts.
         has_empty: whether an item is known to have no rows: functions take such items with an `empty_score` only.
 
     Raises:
         ValueError: shapes, lengths or offsets out of range, or several of lengths, mask and offsets. TypeError: other
             dtypes. Both name the argument and the place.
 
-    Offsets, lengths and masks are on the values' device or, wherever they were looked at, on the CPU: a plan can be
-    made of them without waiting for a device.
+    It holds the tensors that it is made of, which must not change in place. Made while torch.compile traces, or under
+    torch.inference_mode, it serves there alone. Offsets, lengths and masks are on the values' device or, wherever they
+    were looked at, on the CPU: a plan can be made of them without waiting for a device.
     """
 
     values: Tensor
