@@ -91,7 +91,7 @@ def draw_photographs(
 def panels_of(
     attention: AttentionMap, rows: Rows, named: Mapping[int, NDArray[np.float32]], boxes: NDArray[np.float32]
 ) -> tuple[str, list[Panel], list[NDArray[np.float32]], str | None]:
-    """What ``attention_sheet`` shows of the map of one caption: title, panels, objects of the image, relevance."""
+    """Contents of the panel sheet of one caption's map: title, panels, objects of the image, relevance."""
     weights, strongest = attention.weights[0].cpu().numpy(), attention.strongest()[0].cpu().numpy()
     title = " ".join(rows.words)
     if attention.queries is None:

@@ -86,7 +86,7 @@ class Laps(Model):
 
     @torch.no_grad()
     def attention(self, images: Encoded, captions: Encoded) -> tuple[AttentionMap, ...]:
-        """Of words over the patches of the tokens they take, and of patches over the words that their tokens take."""
+        """Maps of words over the patches of the tokens they take, and of patches over the words their tokens take."""
         aligned = self._aligned_pairs(images, captions)
         word_mask, tokens = aligned.word_mask, aligned.tokens.weights  # (P, T, R)
         of_words = tokens.gather(1, aligned.token_of_word[:, :, None].expand(-1, -1, tokens.shape[2]))
@@ -101,7 +101,7 @@ class Laps(Model):
 
     @torch.no_grad()
     def contributions(self, images: Encoded, captions: Encoded) -> ScoreShares:
-        """Of words, by their token's similarity; of patches, by those of the tokens that they are parts of."""
+        """Shares of words, by their token's similarity, and of patches, by those of the tokens they are parts of."""
         aligned = self._aligned_pairs(images, captions)
         of_words = aligned.of_words.double().masked_fill(~aligned.word_mask, 0)
         shares, relevances = _of_patches(aligned)
@@ -121,7 +121,7 @@ class Laps(Model):
         words, word_mask = _zeroed(words, word_lengths)
         tokens = self.slimming(patches, row_mask, words, word_mask, in_pairs)
         units = l2_normalize(tokens.values)
-        # Of all pairs one product for each caption: (m, n T, D) by (m, D, W).
+        # One product for each caption of all pairs: (m, n T, D) by (m, D, W).
         of_captions = units if in_pairs else units.transpose(0, 1).flatten(1, 2)
         similarities = F.leaky_relu(of_captions @ l2_normalize(words).mT, self.config.clip_slope)
         if not in_pairs:
@@ -213,7 +213,7 @@ class PatchSlimming(nn.Module):
             first[..., 0] = 1
             weights, there = [first, *weights], [row_mask[..., :1], *there]
         of_tokens = torch.cat(weights, -2)
-        # Of all pairs one product for each image: (n, m T, R) by (n, R, D).
+        # One product for each image of all pairs: (n, m T, R) by (n, R, D).
         values = of_tokens @ patches if in_pairs else of_tokens.flatten(1, 2) @ patches
         return Tokens(values.view(*of_tokens.shape[:-1], patches.shape[-1]), torch.cat(there, -1), of_tokens)
 

@@ -255,7 +255,7 @@ def of_index(directory: Path, texts: list[str], asked: Asked, how: How) -> Searc
 
 
 def directories(places: Sequence[str]) -> list[Path]:
-    """Those of a search: RUN and CORPUS, or one of them; what follows an index is no directory, but text."""
+    """Directories that a search names: RUN and CORPUS, or one of them. What follows an index is text."""
     first = Path(places[0])
     named = [first] if is_index(first) else [Path(place) for place in places]
     for place in named:
@@ -267,9 +267,9 @@ def directories(places: Sequence[str]) -> list[Path]:
 
 
 def _sides(asked: str, path: Path, directory: Path) -> tuple[str, str]:
-    """What the queries of an option are and what is searched: "images" and "captions".
+    """Sides of the queries and of the corpus, "images" or "captions", as the option ``asked`` sets them.
 
-    Of --queries a manifest says it, theirs or the corpus's; else they stand where captions do.
+    With --queries a manifest decides: the queries', else the corpus's. Without one, queries are captions.
     """
     if asked != "queries":
         side = CAPTIONS if asked == "words" else IMAGES
