@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from typing_extensions import TypedDict
 
@@ -70,12 +70,6 @@ class ScanOptions(Directed):
         if self.lambda_lse < FLOAT32_TINY:
             raise ValueError(f"lambda_lse must be above 0 in float32, not {self.lambda_lse!r}")
         self.carry()
-
-    @classmethod
-    def of_codes(cls, *codes: Any) -> ScanOptions:
-        """From what operations take."""
-        coded, modes = dict(zip(ScanFields.__annotations__, codes, strict=True)), cls.modes
-        return cls(**{name: modes[name][code] if name in modes else code for name, code in coded.items()})
 
     @property
     def clips(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 
@@ -38,11 +38,23 @@ class Coded:
         codes = tuple(modes[name].index(value) if name in modes else value for name, value in vars(self).items())
         object.__setattr__(self, "codes", codes)  # they are frozen
 
+    @classmethod
+    @lru_cache
+    def of_codes(cls, *codes: Any) -> Any:
+        """From what operations take; what is behind the options is left out."""
+        names, modes = [field.name for field in fields(cls)], cls.modes  # type: ignore[arg-type]
+        coded = dict(zip(names, codes, strict=False))
+        return cls(**{name: modes[name][code] if name in modes else code for name, code in coded.items()})
+
 
 class Directed(Coded):
     """Options of scores that have a direction."""
 
     direction: str
+
+    def unsupported(self, backend: str) -> str | None:
+        """Which of these options the backend's kernels do not have, if any, as a user writes it."""
+        return None
 
 
 def checked(kind: type[Options], options: Options | None, fields: Mapping[str, Any]) -> Options:
