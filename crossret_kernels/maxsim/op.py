@@ -146,7 +146,7 @@ def weighted_scores(
     """`score_call` where rows of images and of captions have weights, of which a direction takes its own side's: two
     products for both.
     """
-    if weights == (None, None):
+    if all(own is None for own in weights):
         return score_call(call, options, backend)
     if options.direction == BOTH:
         sides = ("t2i", (None, weights[1])), ("i2t", (weights[0], None))

@@ -14,9 +14,10 @@ struct MaxSim {
   static MaxSim take(Arguments& arguments) {
     const Pooling pooling = pooling_of(arguments.take<int64_t>(), true);
     const auto slope = arguments.take<double>(), lambda_lse = arguments.take<double>();
-    const auto top = arguments.take<int64_t>(), context_pooling = arguments.take<int64_t>();
-    arguments.take<double>();  // the temperature of soft maxima
-    STD_TORCH_CHECK(context_pooling == 0, "soft maxima have no kernels");
+    const auto top = arguments.take<int64_t>();
+    constexpr bool soft[] = {false, true};
+    STD_TORCH_CHECK(!chosen("context_pooling", soft, arguments.take<int64_t>()), "soft maxima have no kernels");
+    arguments.take<double>();  // their temperature
     return {{pooling, static_cast<float>(slope), static_cast<float>(lambda_lse), top}};
   }
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch._dynamo.backends.debugging import aot_eager
 
-from crossret_kernels import maxsim_scores, scan_scores
+from crossret_kernels import MaxSimOptions, ScanOptions, maxsim_scores, scan_scores
 
 FUNCTIONS = (scan_scores, maxsim_scores)
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "scan_scores": (None, False, 0, True, 2, 0.1, 9.0, 0, 6.0),
-    "maxsim_scores": (None, False, 1, False, 2, False),
+    "maxsim_scores": (None, False, *MaxSimOptions(direction="i2t").codes, False),
 }
 
 functions = pytest.mark.parametrize("function", FUNCTIONS)
@@ -94,6 +94,19 @@ def test_opcheck_of_scores_and_argmax(pairs: bool, width: int | None) -> None:
     )
 
 
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("options", [{}, {"pooling": "topk", "top": 2, "clip_slope": 0.1}], ids=["plain", "topk"])
+def test_opcheck_of_both_directions(options: dict[str, Any], pairs: bool) -> None:
+    arguments, own = operands("maxsim_both", pairs=pairs), (None, False, *MaxSimOptions(**options).codes)
+    grads = [randn(4, seed=seed) if pairs else randn(3, 2, seed=seed) for seed in range(2)]
+    torch.library.opcheck(
+        torch.ops.crossret.maxsim_both_backward.default, (*grads, *arguments.values(), *own, True, False)
+    )
+    for side in ("regions", "words"):
+        arguments[side].requires_grad_()
+    torch.library.opcheck(torch.ops.crossret.maxsim_both.default, (*arguments.values(), *own))
+
+
 @pytest.mark.parametrize("attended", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("places", [(7, 4), (13, 9)], ids=["as many as rows", "more"])
@@ -125,7 +138,7 @@ def test_opcheck_of_lists(name: str, several: bool, dtype: torch.dtype) -> None:
     regions = [item[:n] for item, n in zip(own["regions"], (3, 4, 1), strict=True)] if several else [own["regions"]]
     words = [own["words"][None, :7].repeat(2, 1, 1)], None, None, torch.ones(2, 7, dtype=torch.bool)
     operation = getattr(torch.ops.crossret, f"{name}_listed").default
-    options = OPTIONS[name][: 6 if name.startswith("maxsim") else None][: -1 if name.startswith("maxsim") else None]
+    options = OPTIONS[name][: -1 if name.startswith("maxsim") else None]
     torch.library.opcheck(operation, (regions, None, lengths, None, *words, own["pairs"], *options))
 
 
@@ -185,8 +198,11 @@ def test_best_contexts_of_another_batch_raise(kept: Tensor) -> None:
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_direct_calls_with_unknown_options_raise(name: str, number: int, code: int) -> None:
     options: list[Any] = list(OPTIONS[name.removesuffix("_backward")])
-    codes = [place for place, option in enumerate(options) if type(option) is int]
-    options[codes[min(number, len(codes) - 1)]] = code
+    named = getattr(torch.ops.crossret, name).default._schema.arguments[len(operands(name)) :]
+    codes = [
+        place for place, argument in enumerate(named) if argument.name in {**ScanOptions.modes, **MaxSimOptions.modes}
+    ]
+    options[codes[number]] = code
     needed = (True, True) if name.endswith("_backward") else ()
     with pytest.raises(RuntimeError, match=rf"unknown \w+ {code}"):
         getattr(torch.ops.crossret, name)(*operands(name).values(), *options, *needed)

@@ -166,7 +166,7 @@ WITHOUT_PRODUCTS = {
     "sum_of_runs", "query_gradients", "inverse_norms", "hinge_statistics", "losses_of_statistics", "score_gradients",
     "softmax_statistics", "gated_context_gradients", "gated_memory_gradients", "cross_weights", "normalised_rows",
     "normalised_row_gradients", "cross_logit_gradients", "logit_statistics", "losses_of_logits", "logit_gradients",
-    "sigmoid_losses", "sigmoid_gradients",
+    "sigmoid_losses", "sigmoid_gradients", "pool_maxima", "pool_weights",
 }  # fmt: skip
 FEW_KINDS = 3
 

@@ -71,6 +71,7 @@ FITTING = {
         "begin = run * decoded(sizes.run_groups)",
         "first = tl.program_id(0) * per_program",
         "other = (tl.program_id(0) // (KIND.HEADS * blocks)).to(tl.int64)",
+        "row = block * KIND.ROWS + tl.arange(0, KIND.ROWS)",
     ),
     "rows, columns, heads or items of a tile, in a grid that covers a side": (
         "block = tl.program_id(1) * POOLED_CONTEXTS",

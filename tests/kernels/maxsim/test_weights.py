@@ -70,6 +70,8 @@ def test_weights_of_late_interaction() -> None:
     similarities = torch.einsum("qtd,nld->qntl", WORDS, REGIONS)
     of_queries = (similarities.amax(3) * OF_WORDS[:, None]).sum(2)
     torch.testing.assert_close(maxsim(WORDS, REGIONS, query_weights=OF_WORDS), of_queries)
+    arrays = WORDS.numpy(), REGIONS.numpy()
+    torch.testing.assert_close(maxsim(*arrays, query_weights=OF_WORDS.numpy()), of_queries)
     of_documents = (similarities.amax(2) * OF_REGIONS).sum(2)
     torch.testing.assert_close(maxsim(WORDS, REGIONS, document_weights=OF_REGIONS, direction="d2q"), of_documents)
     pairs = torch.tensor([[3, 0], [1, 2]])
