@@ -20,10 +20,10 @@ Options = TypeVar("Options")
 
 
 class Coded:
-    """Options that carry themselves as operations in csrc take them: a dataclass whose fields are in that order.
+    """Options that carry themselves as operations in csrc take them.
 
     Attributes:
-        schema: the arguments of operations.
+        schema: the arguments of operations, named as fields.
         modes: all names that a field may have, by the field; an operation takes the place of one among them.
         codes: the arguments' values.
     """
@@ -32,10 +32,15 @@ class Coded:
     modes: ClassVar[Mapping[str, tuple[str, ...]]]
     codes: tuple[Any, ...]  # no field of theirs
 
+    @classmethod
+    def coded(cls) -> list[str]:
+        """Names of the fields that operations take, in their order."""
+        return [argument.split()[-1] for argument in cls.schema.split(",")]
+
     def carry(self) -> None:
         """Keeps the codes of the fields, once they are checked."""
-        modes = self.modes
-        codes = tuple(modes[name].index(value) if name in modes else value for name, value in vars(self).items())
+        modes, fields = self.modes, [(name, getattr(self, name)) for name in self.coded()]
+        codes = tuple(modes[name].index(value) if name in modes else value for name, value in fields)
         object.__setattr__(self, "codes", codes)  # they are frozen
 
 
@@ -43,6 +48,14 @@ class Directed(Coded):
     """Options of scores that have a direction."""
 
     direction: str
+
+    @property
+    def ways(self) -> tuple[Directed, ...]:
+        """Options of each direction whose scores are averaged."""
+        return (self,)
+
+    def check_backend(self, backend: str) -> None:
+        """Raises `UnsupportedByBackend` where kernels of the backend do not compute by these options."""
 
 
 def checked(kind: type[Options], options: Options | None, fields: Mapping[str, Any]) -> Options:

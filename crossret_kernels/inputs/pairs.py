@@ -14,7 +14,7 @@ from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.tensors import FEW, Array, as_tensor, bounds, check_integers, checkable, plural
 
 QUERIES = ("caption", "image")
-ATTENDING = {"t2i": "caption", "i2t": "image"}  # whose candidates they are, unless the caller says
+ATTENDING = {"t2i": "caption", "i2t": "image", "both": "caption"}  # whose candidates they are, unless the caller says
 PAIRS_AT_ONCE = 2**17  # their list takes 2 MiB; enough that the cost of a call does not show
 
 

@@ -4,6 +4,7 @@ PyTorch backends.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -89,11 +90,17 @@ def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
     return torch.where(valid, numerator, 0) / denominator.where(valid, 1)
 
 
+def mean(results: Sequence[Tensor]) -> Tensor:
+    """The mean of scores; of one, itself."""
+    first, *others = (result / len(results) if len(results) > 1 else result for result in results)
+    return sum(others, start=first)
+
+
 def pool(values: Tensor, mask: Tensor, pooling: str, lambda_lse: float) -> Tensor:
     """Pools values (…, Q) over the valid Q: SCAN Eqs. 5–8, the sum and maximum of its ablations, and the mean by the
     weights softmax(λ x).
 
-    Values of "lse" are cosines.
+    Values of "lse" are cosines, or far below 1/λ where that is large.
     """
     if pooling == "lse":
         if lambda_lse > _LARGEST_LAMBDA:

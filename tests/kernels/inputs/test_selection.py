@@ -165,7 +165,7 @@ SELECTION_ERRORS: tuple[Case, ...] = (
 )  # fmt: skip
 
 OPTION_ERRORS: tuple[Case, ...] = (
-    ("direction", {"direction": "i2i"}, ValueError, "direction must be one of t2i, i2t, not 'i2i'"),
+    ("direction", {"direction": "i2i"}, ValueError, "direction must be one of t2i, i2t"),
     ("pooling", {"pooling": "mean"}, ValueError, "pooling must be one of "),
     ("normalize", {"normalize": 1}, TypeError, "normalize must be True or False, not 1"),
     (
@@ -197,6 +197,25 @@ SCAN_ERRORS: tuple[Case, ...] = (
         )
         for value in (0, -1.0, 1e-46)
     ),
+    *(
+        (
+            f"lambda_softmax {value}",
+            {"lambda_softmax": value, "direction": direction},
+            ValueError,
+            "lambda_softmax is a number, or of direction 'both' a pair (t2i, i2t), not ",
+        )
+        for value, direction in (((9.0, 4.0), "t2i"), ((9.0,), "both"), ((9.0, 4.0, 1.0), "both"))
+    ),
+    (
+        "pair of text",
+        {"lambda_softmax": (9.0, "4"), "direction": "both"},
+        TypeError,
+        "lambda_softmax must be a number, not str",
+    ),
+    ("threshold", {"threshold": 1.5}, ValueError, "threshold must be in [0, 1] or None, not 1.5"),
+    ("threshold text", {"threshold": "1"}, TypeError, "threshold must be a number, not str"),
+    ("relevance", {"relevance": "dot"}, ValueError, "relevance must be one of cosine, projection, not 'dot'"),
+    ("focal", {"focal": 1}, TypeError, "focal must be True or False, not 1"),
 )
 
 
