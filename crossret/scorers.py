@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
@@ -37,7 +37,8 @@ class CrossAttentionScorer(nn.Module):
     """SCAN's stacked cross attention (Eqs. 1-8), as ``scan_scores`` makes it. No parameters.
 
     Args:
-        direction: "t2i" (words attend to regions) or "i2t" (regions attend to words); also by its name.
+        direction: "t2i" (words attend to regions), "i2t" (regions attend to words) or "both", the mean of their scores,
+            which has no ``attention`` and no ``contributions``; also by its name.
         options: how pairs are scored; None: the defaults of ``crossret_kernels.ScanOptions``, which documents them.
         **fields: fields of ``ScanOptions``, in place of those of `options`.
 
@@ -130,8 +131,11 @@ class CrossAttentionScorer(nn.Module):
 class SumMaxScorer(nn.Module):
     """Sum-Max: each query's largest similarity, summed over queries (SCAN Eq. 9 for "t2i", Eq. 10 for "i2t").
 
+    ``SumMaxScorer("both", normalize=True, pooling="avg", clip_slope=0.1)`` is the alignment of LAPS, AVSE and SEPS.
+
     Args:
-        direction: "t2i" sums over words the maximum over regions, "i2t" the other way; also by its name.
+        direction: "t2i" sums over words the maximum over regions, "i2t" the other way, "both" is their mean; also by
+            its name.
         options: how pairs are scored; None: the defaults of ``crossret_kernels.MaxSimOptions``, which documents them.
         **fields: fields of ``MaxSimOptions``, in place of those of `options`.
 
@@ -177,13 +181,14 @@ class SumMaxScorer(nn.Module):
             See ``crossret_kernels.late_interaction.explain``, with images in the place of its queries.
 
         Raises:
-            ValueError, TypeError: as ``crossret_kernels.maxsim_scores``.
+            ValueError, TypeError: as ``crossret_kernels.maxsim_scores``; the scorer takes both directions, or soft
+                maxima, of which no row takes one.
         """
-        own = self.options
-        return explain(
-            regions, words, region_lengths, lengths, pairs=pairs, direction="q2d" if own.direction == "i2t" else "d2q",
-            pooling=own.pooling, normalize=own.normalize,
-        )  # fmt: skip
+        own = asdict(self.options)
+        direction = {"i2t": "q2d", "t2i": "d2q"}.get(own.pop("direction"))
+        if direction is None:
+            raise ValueError("contributions are of one direction: make a scorer of either")
+        return explain(regions, words, region_lengths, lengths, pairs=pairs, direction=direction, **own)
 
     def extra_repr(self) -> str:
         return repr(self.options)

@@ -9,28 +9,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, overload
 
-import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
 from crossret_kernels.inputs.blocks import FeatureBlocks, device_of
-from crossret_kernels.inputs.call import Call, Features, Lengths, as_sides
+from crossret_kernels.inputs.call import Call, Features, Lengths
+from crossret_kernels.inputs.documents import (
+    DOCUMENTS,
+    NAMES,
+    QUERIES,
+    checked_sides,
+    dimensions,
+    every_pair,
+    listed_or_own,
+    listed_pairs,
+    several,
+)
 from crossret_kernels.inputs.options import check_flag, checked, choose
-from crossret_kernels.inputs.pairs import Pairs, as_pairs
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.tensors import Array, SideNames, check_dense
-from crossret_kernels.maxsim.both import score_both_ways
+from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.maxsim.contributions import maxsim_alignment, maxsim_contributions
-from crossret_kernels.maxsim.op import score_call
-from crossret_kernels.maxsim.options import MaxSimOptions
+from crossret_kernels.maxsim.op import Weights, score_both_ways, score_call, weighted_scores
+from crossret_kernels.maxsim.options import MaxSimOptions, PoolingFields
 from crossret_kernels.topk.candidates import as_candidates, candidate_topk
 from crossret_kernels.topk.streamed import Progress, feature_topk
 
-QUERIES = SideNames("queries", "query_lengths", "query_mask", "query")
-DOCUMENTS = SideNames("documents", "document_lengths", "document_mask", "document")
-NAMES = QUERIES, DOCUMENTS
 # Which side's tokens take their best: what `maxsim_scores` calls it where queries are in the images' place.
 DIRECTIONS = {"q2d": "i2t", "d2q": "t2i"}
+WEIGHTS = "query_weights", "document_weights"
 
 
 class BothWays(NamedTuple):
@@ -85,11 +92,14 @@ def maxsim(
     *,
     query_mask: Array | None = None,
     document_mask: Array | None = None,
+    query_weights: Weights = None,
+    document_weights: Weights = None,
     direction: str = "q2d",
     pooling: str = "sum",
     normalize: bool = False,
     empty_score: float | None = None,
     backend: str | None = None,
+    **fields: Unpack[PoolingFields],
 ) -> Tensor:
     """MaxSim of every query with every document, or with documents of its own (ColBERT, Khattab & Zaharia 2020, Eq. 3).
 
@@ -102,8 +112,13 @@ def maxsim(
         query_mask: in place of lengths, (n_queries, Q) bool, True where there is a token, anywhere; (Q,) of one query.
             What lies elsewhere is never read and never wins.
         document_mask: the same, (n_documents, L), (n_queries, K, L) or (L,).
+        query_weights: at least 0, what each query token's maximum counts for ("q2d"), laid out as the queries, but for
+            D. Differentiable. The token's vector is multiplied by it.
+        document_weights: the same of documents' tokens ("d2q"); of documents for all queries.
         direction: "q2d": every query token takes its best document token; "d2q" the other way round.
-        pooling: of those maxima: "sum", "avg" or "max".
+        pooling: of those maxima: "sum", "avg", "max", "lse", "softmax" or "topk".
+        **fields: those of ``MaxSimOptions`` that go with one: ``top=16`` with "topk", ``lambda_lse``, ``clip_slope``,
+            and ``context_pooling="lse", temperature=…``.
         normalize: whether to divide every vector by its L2 norm first, as for cosine similarity.
         empty_score: what a pair scores of which an item has no token; may be infinite. None: that is an error.
         backend: as in `maxsim_scores`.
@@ -116,8 +131,9 @@ def maxsim(
         ValueError, TypeError, UnsupportedByBackend: as `maxsim_scores`; messages name these arguments.
     """
     lengths, masks = (query_lengths, document_lengths), (query_mask, document_mask)
-    call = _every_pair(queries, documents, lengths, masks, empty_score)
-    return call.as_scores(score_call(call, _options(direction, pooling, normalize), backend))
+    call = every_pair(queries, documents, lengths, masks, empty_score)
+    options, weights = _options(direction, pooling, normalize, fields), (query_weights, document_weights)
+    return call.as_scores(weighted_scores(call, options, backend, *weights, names=WEIGHTS))
 
 
 def maxsim_both_ways(
@@ -133,6 +149,7 @@ def maxsim_both_ways(
     normalize: bool = False,
     empty_score: float | None = None,
     backend: str | None = None,
+    **fields: Unpack[PoolingFields],
 ) -> BothWays:
     """`maxsim` in either direction, on the CPU of one product.
 
@@ -142,10 +159,10 @@ def maxsim_both_ways(
     """
     lengths, masks = (query_lengths, document_lengths), (query_mask, document_mask)
     if pairs is None:
-        call = _every_pair(queries, documents, lengths, masks, empty_score)
+        call = every_pair(queries, documents, lengths, masks, empty_score)
     else:
-        call = _listed(_sides(queries, documents, lengths, masks, empty_score), pairs, empty_score)
-    return BothWays(*map(call.as_scores, score_both_ways(call, _options("q2d", pooling, normalize), backend)))
+        call = listed_pairs(checked_sides(queries, documents, lengths, masks, empty_score), pairs, empty_score)
+    return BothWays(*map(call.as_scores, score_both_ways(call, _options("q2d", pooling, normalize, fields), backend)))
 
 
 def maxsim_pairs(
@@ -157,11 +174,14 @@ def maxsim_pairs(
     pairs: Array | None = None,
     query_mask: Array | None = None,
     document_mask: Array | None = None,
+    query_weights: Weights = None,
+    document_weights: Weights = None,
     direction: str = "q2d",
     pooling: str = "sum",
     normalize: bool = False,
     empty_score: float | None = None,
     backend: str | None = None,
+    **fields: Unpack[PoolingFields],
 ) -> Tensor:
     """MaxSim of listed pairs, or of every query with the document in its place.
 
@@ -170,7 +190,7 @@ def maxsim_pairs(
             queries as documents.
         queries, documents, query_lengths, document_lengths, query_mask, document_mask: as in `maxsim`; documents are
             for all queries.
-        direction, pooling, normalize, empty_score, backend: as in `maxsim`.
+        query_weights, document_weights, direction, pooling, **fields, normalize, empty_score, backend: as in `maxsim`.
 
     Returns:
         (P,), float32, float64 for float64. Differentiable in queries and documents.
@@ -178,9 +198,12 @@ def maxsim_pairs(
     Raises:
         ValueError, TypeError, UnsupportedByBackend: as `maxsim`.
     """
-    sides = _sides(queries, documents, (query_lengths, document_lengths), (query_mask, document_mask), empty_score)
-    call = _listed_or_own(sides, pairs, empty_score)
-    return call.as_scores(score_call(call, _options(direction, pooling, normalize), backend))
+    sides = checked_sides(
+        queries, documents, (query_lengths, document_lengths), (query_mask, document_mask), empty_score
+    )
+    call = listed_or_own(sides, pairs, empty_score)
+    options, weights = _options(direction, pooling, normalize, fields), (query_weights, document_weights)
+    return call.as_scores(weighted_scores(call, options, backend, *weights, names=WEIGHTS))
 
 
 def explain(
@@ -196,6 +219,7 @@ def explain(
     pooling: str = "sum",
     normalize: bool = False,
     backend: str | None = None,
+    **fields: Unpack[PoolingFields],
 ) -> Contributions:
     """Scores of `maxsim_pairs` as sums over tokens: what each takes, and what it brings.
 
@@ -204,19 +228,19 @@ def explain(
     Args:
         documents: as in `maxsim`; of (n_queries, K, L, D) each query with its own, without pairs.
         direction: whose tokens take their best, as in `maxsim`, and bring what they find.
-        pooling: of the maxima. "sum", "avg": each brings its own, or its part of it. "max": the token of the largest
-            brings all, of equals the first.
+        pooling: of the maxima. "sum", "avg", "softmax", "topk": each brings its own, or its part of it. "max": the
+            token of the largest brings all, of equals the first. "lse": its weight's part of the score.
         all others: as in `maxsim_pairs`; no item may be empty.
 
     Raises:
         ValueError, TypeError, UnsupportedByBackend: as `maxsim_pairs`.
     """
     lengths, masks = (query_lengths, document_lengths), (query_mask, document_mask)
-    options = _options(direction, pooling, normalize)
-    if pairs is None and _dimensions(documents) == 4:
-        call = _every_pair(queries, documents, lengths, masks, None)
+    options = _options(direction, pooling, normalize, fields)
+    if pairs is None and dimensions(documents) == 4:
+        call = every_pair(queries, documents, lengths, masks, None)
     else:
-        call = _listed_or_own(_sides(queries, documents, lengths, masks, None), pairs, None)
+        call = listed_or_own(checked_sides(queries, documents, lengths, masks, None), pairs, None)
     with torch.no_grad(), torch.autocast(call.values.device.type, enabled=False):
         return Contributions(*maxsim_contributions(call, options, backend))
 
@@ -227,7 +251,7 @@ def retrieve(
     query_mask: Array | None = None, document_mask: Array | None = None, direction: str = "q2d", pooling: str = "sum",
     normalize: bool = False, empty_score: float | None = None, largest: bool = True,
     candidates: Array | Sequence[Array | Sequence[int]] | None = None, return_alignment: Literal[False] = False,
-    backend: str | None = None, progress: Progress | None = None,
+    backend: str | None = None, progress: Progress | None = None, **fields: Unpack[PoolingFields],
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 
 
@@ -237,7 +261,7 @@ def retrieve(
     query_mask: Array | None = None, document_mask: Array | None = None, direction: str = "q2d", pooling: str = "sum",
     normalize: bool = False, empty_score: float | None = None, largest: bool = True,
     candidates: Array | Sequence[Array | Sequence[int]] | None = None, return_alignment: Literal[True],
-    backend: str | None = None, progress: Progress | None = None,
+    backend: str | None = None, progress: Progress | None = None, **fields: Unpack[PoolingFields],
 ) -> Retrieved: ...  # fmt: skip
 
 
@@ -259,6 +283,7 @@ def retrieve(
     return_alignment: bool = False,
     backend: str | None = None,
     progress: Progress | None = None,
+    **fields: Unpack[PoolingFields],
 ) -> tuple[Tensor, Tensor] | Retrieved:
     """The k best documents for every query by `maxsim`, or the k worst, without the matrix of all scores.
 
@@ -272,7 +297,7 @@ def retrieve(
         queries, documents, query_lengths, document_lengths, query_mask, document_mask: as in `maxsim`; documents are
             for all queries. NumPy arrays of documents may be larger than memory if they are memory-mapped: they are
             read once, from front to back.
-        direction, pooling, normalize, empty_score, backend: as in `maxsim`.
+        direction, pooling, **fields, normalize, empty_score, backend: as in `maxsim`.
         progress: called with (documents scored so far, all of them) now and then, of candidates with (queries done, all
             of them); what it raises ends the search.
 
@@ -285,17 +310,17 @@ def retrieve(
     Raises:
         ValueError, TypeError, UnsupportedByBackend: as `maxsim`, and where k, a flag or progress is none.
     """
-    queries, query_mask = _several(queries, query_mask, QUERIES)
-    documents, document_mask = _several(documents, document_mask, DOCUMENTS)
-    options = _options(direction, pooling, normalize)
+    queries, query_mask = several(queries, query_mask, QUERIES)
+    documents, document_mask = several(documents, document_mask, DOCUMENTS)
+    options = _options(direction, pooling, normalize, fields)
     check_flag("largest", largest)
     check_flag("return_alignment", return_alignment)
 
     def sides_of(some: Any, others: Any) -> tuple[Ragged, Ragged]:
-        return _sides(some[0], others[0], (some[1], others[1]), (some[2], others[2]), empty_score)
+        return checked_sides(some[0], others[0], (some[1], others[1]), (some[2], others[2]), empty_score)
 
     def scores_of(sides: tuple[Ragged, Ragged], pairs: Tensor | None) -> Tensor:
-        call = Call(*sides, None, empty_score) if pairs is None else _listed(sides, pairs, empty_score)
+        call = Call(*sides, None, empty_score) if pairs is None else listed_pairs(sides, pairs, empty_score)
         scores = call.as_scores(score_call(call, options, backend))
         # The worst are the best of the negated scores: only a sign changes, no bit of a value, and no order of ties.
         return scores if largest else -scores
@@ -335,89 +360,7 @@ def retrieve(
     return Retrieved(values, indices, *maxsim_alignment(own, corpus, indices.cpu().numpy(), options, sides_of))
 
 
-def _sides(
-    queries: Features,
-    documents: Features,
-    lengths: tuple[Lengths, Lengths],
-    masks: tuple[Array | None, Array | None],
-    empty_score: float | None,
-) -> tuple[Ragged, Ragged]:
-    """Both, checked."""
-    queries, query_mask = _several(queries, masks[0], QUERIES)
-    documents, document_mask = _several(documents, masks[1], DOCUMENTS)
-    return as_sides(queries, documents, *lengths, query_mask, document_mask, empty_score, NAMES)
-
-
-def _listed_or_own(sides: tuple[Ragged, Ragged], pairs: Array | None, empty_score: float | None) -> Call:
-    """Pairs, checked; of None each query with the document in its place."""
-    if pairs is not None:
-        return _listed(sides, pairs, empty_score)
-    queries, documents = sides
-    if len(queries) != len(documents):
-        counts = f"{len(queries)} queries and {len(documents)} documents"
-        raise ValueError(f"{counts} make no pairs: pass pairs, or as many of both")
-    device = queries.values.device
-    listed = torch.arange(len(queries), device=device)[:, None].expand(-1, 2)
-    return Call(queries, documents, Pairs(listed, None, device, listed), empty_score)
-
-
-def _every_pair(
-    queries: Features,
-    documents: Features,
-    lengths: tuple[Lengths, Lengths],
-    masks: tuple[Array | None, Array | None],
-    empty_score: float | None,
-) -> Call:
-    """Every query with every document, or with those of its own as candidates, of documents (n_queries, K, L, D)."""
-    if _dimensions(documents) != 4:
-        return Call(*_sides(queries, documents, lengths, masks, empty_score), None, empty_score)
-    shape, documents, own_mask, own_lengths = _flat(documents, masks[1], lengths[1])
-    sides = _sides(queries, documents, (lengths[0], own_lengths), (masks[0], own_mask), empty_score)
-    if shape[0] != len(sides[0]):
-        raise ValueError(
-            f"documents of {shape[0]} queries, (n_queries, K, L, D), but there are {len(sides[0])} queries"
-        )
-    own = Pairs(torch.arange(shape[0] * shape[1]).view(shape), "image", sides[0].values.device)
-    return Call(*sides, own, empty_score)
-
-
-def _listed(sides: tuple[Ragged, Ragged], pairs: Array, empty_score: float | None) -> Call:
-    """Listed pairs (P, 2), checked."""
-    return Call(*sides, as_pairs(pairs, None, None, "image", *sides, (QUERIES.item, DOCUMENTS.item)), empty_score)
-
-
-def _options(direction: str, pooling: str, normalize: bool) -> MaxSimOptions:
+def _options(direction: str, pooling: str, normalize: bool, fields: PoolingFields) -> MaxSimOptions:
     choose("direction", direction, tuple(DIRECTIONS))
-    return checked(
-        MaxSimOptions, None, {"direction": DIRECTIONS[direction], "pooling": pooling, "normalize": normalize}
-    )
-
-
-def _dimensions(features: Any) -> int | None:
-    """Dimensions of a tensor or an array; None of packed or listed ones."""
-    return features.ndim if isinstance(features, (Tensor, np.ndarray)) else None
-
-
-def _several(features: Features, mask: Array | None, names: SideNames) -> tuple[Features, Array | None]:
-    """One item, (L, D), as the only one of several."""
-    if _dimensions(features) != 2:
-        return features, mask
-    if isinstance(features, Tensor):
-        check_dense(features, names.features)
-    return features[None], mask[None] if _dimensions(mask) == 1 else mask  # type: ignore[index,call-overload]
-
-
-def _flat(documents: Any, mask: Any, lengths: Any) -> tuple[tuple[int, int], Any, Any, Any]:
-    """(n_queries, K), and (n_queries, K, L, D) as (n_queries · K, L, D), with what tells of their rows."""
-    for own, name in zip((documents, lengths, mask), DOCUMENTS[:3], strict=True):
-        if isinstance(own, Tensor):
-            check_dense(own, name)
-    n, k, longest, dim = documents.shape
-    if _dimensions(mask) is not None:
-        if tuple(mask.shape) != (n, k, longest):  # of which another order would have as many places
-            expected = f"(n_queries, K, L) = {(n, k, longest)}"
-            raise ValueError(f"{DOCUMENTS.mask} must have shape {expected}, got {tuple(mask.shape)}")
-        mask = mask.reshape(n * k, longest)
-    if _dimensions(lengths) == 2 and tuple(lengths.shape) == (n, k):
-        lengths = lengths.reshape(n * k)
-    return (n, k), documents.reshape(n * k, longest, dim), mask, lengths
+    own = {"direction": DIRECTIONS[direction], "pooling": pooling, "normalize": normalize}
+    return checked(MaxSimOptions, None, {**own, **fields})

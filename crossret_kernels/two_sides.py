@@ -33,14 +33,14 @@ LISTED_SIDES = tuple(Operand(operand.name, "Tensor[]") if operand.differentiable
 # torch's stable ABI leaks every string that it hands over.
 OPTIONS = "float? empty_score, bool reduced_float32"
 
-Implementations = Mapping[str, Callable[..., Tensor]]
+Implementations = Mapping[str, Callable[..., Any]]
 _IN_TORCH = ("torch", "reference")
 
 
 def serve(
     table: Implementations, backend: str | None, call: Call, options: Directed, *,
     listed: Callable[..., Tensor] | None = None, width: tuple[int | None, ...] = (), fill: float | None = None,
-) -> Tensor:  # fmt: skip
+) -> Any:  # fmt: skip
     """Results of all pairs of a call, (n_images, n_captions, …), or of selected ones, (P, …).
 
     By the backend that `select_backend` finds; where the caller demands none, and it is only then seen that the items
@@ -62,7 +62,7 @@ def serve(
         on_cpu = chosen == "cpu"
         first_arguments, own = (call.empty_score, reduced_float32(not on_cpu)), listed if on_cpu else None
         try:
-            options.check_backend(chosen)
+            check_supported(chosen, options)
             each = ((*first_arguments, *way.codes, *width) for way in ways)
             return mean([call.run(table[chosen], arguments, listed=own, queries=queries) for arguments in each])
         except UnsupportedByBackend:
@@ -74,7 +74,15 @@ def serve(
     made = table[chosen](call.images, call.captions, call.listed, options, *width)
     if call.empty_score is None:
         return made
-    return call.filled(made, call.empty_score if fill is None else fill)
+    empty = call.empty_score if fill is None else fill
+    return call.filled(made, empty) if isinstance(made, Tensor) else tuple(call.filled(x, empty) for x in made)
+
+
+def check_supported(backend: str, options: Directed) -> None:
+    """Raises UnsupportedByBackend where its kernels do not have all of these options."""
+    option = options.unsupported(backend)
+    if option is not None:
+        raise UnsupportedByBackend(f"backend {backend!r} has no kernels of {option}: backend='torch' serves it")
 
 
 def fastest_of(call: Call, direction: str) -> tuple[str, ...]:

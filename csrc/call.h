@@ -37,9 +37,12 @@ Option chosen(const char* name, const Option (&options)[n], int64_t code) {
 
 constexpr bool kWordsAttend[] = {true, false};  // by direction
 
-inline Pooling pooling_of(int64_t code) {
-  constexpr Pooling options[] = {Pooling::lse, Pooling::avg, Pooling::sum, Pooling::max, Pooling::softmax};
-  return chosen("pooling", options, code);
+inline Pooling pooling_of(int64_t code, bool has_topk = false) {
+  constexpr Pooling options[] = {Pooling::lse, Pooling::avg,     Pooling::sum,
+                                 Pooling::max, Pooling::softmax, Pooling::topk};
+  const Pooling pooling = chosen("pooling", options, code);
+  STD_TORCH_CHECK(has_topk || pooling != Pooling::topk, "unknown pooling ", code);
+  return pooling;
 }
 
 }  // namespace crossret

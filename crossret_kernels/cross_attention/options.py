@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from typing_extensions import TypedDict
 
-from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.inputs.options import (
     DIRECTIONS,
     FLOAT32_TINY,
@@ -81,6 +80,7 @@ class ScanOptions(Directed):
         "int direction, bool normalize, int raw_feature_norm, float clip_slope, float lambda_softmax, int pooling, "
         "float lambda_lse, int relevance, bool focal"
     )
+    uncoded: ClassVar[tuple[str, ...]] = ("threshold",)
     modes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "direction": DIRECTIONS, "raw_feature_norm": NORM_MODES, "pooling": POOLINGS, "relevance": RELEVANCES,
     }  # fmt: skip
@@ -115,12 +115,6 @@ class ScanOptions(Directed):
         if not both:
             self.carry()
 
-    @classmethod
-    def of_codes(cls, *codes: Any) -> ScanOptions:
-        """From what operations take."""
-        coded, modes = dict(zip(cls.coded(), codes, strict=True)), cls.modes
-        return cls(**{name: modes[name][code] if name in modes else code for name, code in coded.items()})
-
     @property
     def ways(self) -> tuple[ScanOptions, ...]:
         if self.direction != "both":
@@ -130,12 +124,10 @@ class ScanOptions(Directed):
         fields = ({"direction": way, "lambda_softmax": x} for way, x in zip(DIRECTIONS, lambdas, strict=True))
         return tuple(checked(ScanOptions, self, of_way) for of_way in fields)
 
-    def check_backend(self, backend: str) -> None:
+    def unsupported(self, backend: str) -> str | None:
         refused = {"raw_feature_norm": "minmax", **({} if backend == "cpu" else _OF_CPU_ALONE)}
-        for name, value in refused.items():
-            if getattr(self, name) == value:
-                reason = f"its kernels do not compute by {name}={value!r}, as backend='torch' does"
-                raise UnsupportedByBackend(f"backend {backend!r} cannot serve this call: {reason}")
+        found = (f"{name}={value!r}" for name, value in refused.items() if getattr(self, name) == value)
+        return next(found, None)
 
     @property
     def clips(self) -> bool:

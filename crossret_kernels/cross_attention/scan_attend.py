@@ -17,7 +17,7 @@ from crossret_kernels.inputs.options import DIRECTIONS, checked, choose
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.operations import Kernels, define
 from crossret_kernels.torch_internals import reduced_float32, transformed
-from crossret_kernels.two_sides import SIDES, scores_like
+from crossret_kernels.two_sides import SIDES, check_supported, scores_like
 
 # Numbers of places for the queries and contexts of a pair, and whether attended vectors are wanted.
 _OPTIONS = f"{ATTENTION_OPTIONS}, SymInt query_places, SymInt context_places, bool attended"
@@ -126,7 +126,7 @@ def attend(
         own = (call.empty_score, reduced_float32(chosen != "cpu"), *options.codes, *widths, attended)
         numbers = 1 + contexts.width + (values.size(-1) if attended else 0)
         try:
-            options.check_backend(chosen)
+            check_supported(chosen, options)
             return [call.as_scores(x) for x in call.run(KERNELS[chosen], own, queries=queries, numbers=numbers)]
         except UnsupportedByBackend:
             if backend is not None:

@@ -110,6 +110,7 @@ class SumMax:
     ITEMS = 4  # whose best contexts are gathered at a time
     WIDTH = 128  # columns of features of a program
     RUNS = 16  # that are added up at a time
+    POOLED_ROWS, POOLED_COLUMNS = 32, 32  # maxima that are pooled at a time
 
 
 class GatedTuning:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 
@@ -20,28 +20,37 @@ Options = TypeVar("Options")
 
 
 class Coded:
-    """Options that carry themselves as operations in csrc take them.
+    """Options that carry themselves as operations in csrc take them: a dataclass whose fields are in that order.
 
     Attributes:
-        schema: the arguments of operations, named as fields.
+        schema: the arguments of operations.
+        uncoded: fields that operations do not take.
         modes: all names that a field may have, by the field; an operation takes the place of one among them.
         codes: the arguments' values.
     """
 
     schema: ClassVar[str]
+    uncoded: ClassVar[tuple[str, ...]] = ()
     modes: ClassVar[Mapping[str, tuple[str, ...]]]
     codes: tuple[Any, ...]  # no field of theirs
 
     @classmethod
     def coded(cls) -> list[str]:
         """Names of the fields that operations take, in their order."""
-        return [argument.split()[-1] for argument in cls.schema.split(",")]
+        return [field.name for field in fields(cls) if field.name not in cls.uncoded]  # type: ignore[arg-type]
 
     def carry(self) -> None:
         """Keeps the codes of the fields, once they are checked."""
-        modes, fields = self.modes, [(name, getattr(self, name)) for name in self.coded()]
-        codes = tuple(modes[name].index(value) if name in modes else value for name, value in fields)
+        modes, coded = self.modes, {name: x for name, x in vars(self).items() if name not in self.uncoded}
+        codes = tuple(modes[name].index(value) if name in modes else value for name, value in coded.items())
         object.__setattr__(self, "codes", codes)  # they are frozen
+
+    @classmethod
+    @lru_cache
+    def of_codes(cls, *codes: Any) -> Any:
+        """From what operations take; what is behind the options is left out."""
+        modes, coded = cls.modes, dict(zip(cls.coded(), codes, strict=False))
+        return cls(**{name: modes[name][code] if name in modes else code for name, code in coded.items()})
 
 
 class Directed(Coded):
@@ -54,8 +63,9 @@ class Directed(Coded):
         """Options of each direction whose scores are averaged."""
         return (self,)
 
-    def check_backend(self, backend: str) -> None:
-        """Raises `UnsupportedByBackend` where kernels of the backend do not compute by these options."""
+    def unsupported(self, backend: str) -> str | None:
+        """Which of these options the backend's kernels do not have, if any, as a user writes it."""
+        return None
 
 
 def checked(kind: type[Options], options: Options | None, fields: Mapping[str, Any]) -> Options:

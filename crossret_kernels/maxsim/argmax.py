@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 
 from crossret_kernels.backends import select_backend
 from crossret_kernels.inputs.call import Features, Lengths, as_call
-from crossret_kernels.inputs.options import checked
+from crossret_kernels.inputs.options import DIRECTIONS, checked, choose
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.maxsim.op import ARGMAX, SCORES_AND_ARGMAX, score_call
 from crossret_kernels.maxsim.options import MaxSimFields, MaxSimOptions
@@ -48,12 +48,15 @@ def maxsim_argmax(
     backend: str | None = None,
     **fields: Unpack[MaxSimFields],
 ) -> MaxSimArgmax:
-    """`maxsim_scores`, and which context each query takes.
+    """`maxsim_scores`, and which context each query takes, in one direction.
 
     "cpu" finds both in one pass over the pairs, but where gradients are required or torch.func transforms it; elsewhere
-    contexts take a second one. Arguments and errors are those of `maxsim_scores`. "cpu" joins lists, a copy.
+    contexts take a second one. Arguments and errors are those of `maxsim_scores`; contexts are those of similarities
+    before any clip. "cpu" joins lists, a copy.
     """
     options = checked(MaxSimOptions, options, fields)
+    choose("direction", options.direction, DIRECTIONS)
+    choose("context_pooling", options.context_pooling, ("max",))
     sides = regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score
     call = as_call(sides, pairs, candidates, query, options.direction)
     queries, values = call.sides(options.direction)[0], call.values
@@ -63,5 +66,6 @@ def maxsim_argmax(
         scores, indices = call.run(SCORES_AND_ARGMAX, arguments, queries=queries)
     else:
         scores = score_call(call, options, backend)
-        indices = serve(ARGMAX, backend, call, options, width=(width,), fill=-1)
+        places = checked(MaxSimOptions, None, {"direction": options.direction, "normalize": options.normalize})
+        indices = serve(ARGMAX, backend, call, places, width=(width,), fill=-1)
     return MaxSimArgmax(call.as_scores(scores), call.shaped(indices))

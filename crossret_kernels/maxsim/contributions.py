@@ -12,9 +12,11 @@ from torch import Tensor
 
 from crossret_kernels.inputs.blocks import FeatureBlocks
 from crossret_kernels.inputs.call import Call
+from crossret_kernels.inputs.options import DIRECTIONS, choose
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.maxsim.op import score_call
 from crossret_kernels.maxsim.options import MaxSimOptions
+from crossret_kernels.maxsim.torch import clipped
 from crossret_kernels.padded.arithmetic import pooled_shares, safe_normalize
 from crossret_kernels.padded.chunked import WORKSPACE_BYTES
 from crossret_kernels.padded.forms import gather_items
@@ -27,6 +29,8 @@ def best_rows(images: Ragged, captions: Ragged, pairs: Tensor, options: MaxSimOp
 
     Made in float64 for as many pairs at a time as bounded memory holds, of one pair at least.
     """
+    choose("context_pooling", options.context_pooling, ("max",))
+    choose("direction", options.direction, DIRECTIONS)
     widths = images.width, captions.width
     of_pair = 2 * torch.float64.itemsize * (sum(widths) * images.values.size(-1) + widths[0] * widths[1])
     runs = pairs.split(max(1, WORKSPACE_BYTES // of_pair))
@@ -56,7 +60,8 @@ def maxsim_contributions(
     assert call.listed is not None
     scores = score_call(call, options, backend)
     mask, places, similarities = best_rows(call.images, call.captions, call.listed, options)
-    shares = pooled_shares(scores, similarities, mask, options.pooling, 1.0)
+    values = clipped(similarities, options)
+    shares = pooled_shares(scores, values, mask, options.pooling, options.lambda_lse, options.top)
     return call.as_scores(scores), call.shaped(places), call.shaped(similarities), call.shaped(shares)
 
 

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 from torch import Tensor
 from typing_extensions import Unpack
 
+from crossret_kernels.backends import select_backend
 from crossret_kernels.inputs.call import Call, Features, Lengths, as_call
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.tensors import Array
-from crossret_kernels.maxsim.options import MaxSimFields, MaxSimOptions
-from crossret_kernels.maxsim.reference import maxsim_argmax_reference, maxsim_scores_reference
-from crossret_kernels.maxsim.torch import maxsim_argmax_chunked, maxsim_scores_chunked
+from crossret_kernels.inputs.weights import weighted
+from crossret_kernels.maxsim.options import BOTH, MaxSimFields, MaxSimOptions
+from crossret_kernels.maxsim.reference import (
+    maxsim_argmax_reference,
+    maxsim_both_reference,
+    maxsim_scores_reference,
+)
+from crossret_kernels.maxsim.torch import maxsim_argmax_chunked, maxsim_both_chunked, maxsim_scores_chunked
 from crossret_kernels.operations import Kernels, define
+from crossret_kernels.padded.arithmetic import safe_normalize
 from crossret_kernels.two_sides import (
     LISTED_SIDES,
     OPTIONS,
@@ -19,10 +29,13 @@ from crossret_kernels.two_sides import (
     SIDES,
     indices_like,
     scores_and_indices_like,
+    scores_both_ways_like,
     scores_like,
     serve,
 )
 
+Weights: TypeAlias = "Array | Sequence[Array] | None"
+WEIGHTS = "region_weights", "word_weights"
 MAXSIM_OPTIONS = f"{OPTIONS}, {MaxSimOptions.schema}"
 
 
@@ -48,6 +61,20 @@ SCORES = {
     "reference": maxsim_scores_reference,
 }
 LISTED = define("maxsim_scores_listed", LISTED_SIDES, MAXSIM_OPTIONS, scores_like)
+# Both directions of one product: other backends take one for each.
+BOTH_WAYS = {
+    "cpu": define(
+        "maxsim_both", SIDES, MAXSIM_OPTIONS, scores_both_ways_like, made="(Tensor, Tensor)", results=2, autocast=True
+    ),
+    "torch": maxsim_both_chunked,
+    "reference": maxsim_both_reference,
+}
+LISTED_BOTH_WAYS = define(
+    "maxsim_both_listed", LISTED_SIDES, MAXSIM_OPTIONS, scores_both_ways_like, made="(Tensor, Tensor)"
+)
+# Similarities of a pair at most: every thread of "cpu" holds a group's with a block. Of longer items either direction
+# is found part by part.
+MOST_CELLS = 2**21
 _ARGMAX_OPTIONS = f"{MAXSIM_OPTIONS}, SymInt? width"
 # The CPU's finds scores by the way.
 SCORES_AND_ARGMAX = define(
@@ -76,10 +103,13 @@ def maxsim_scores(
     pairs: Array | None = None,
     candidates: Array | None = None,
     query: str | None = None,
+    region_weights: Weights = None,
+    word_weights: Weights = None,
     backend: str | None = None,
     **fields: Unpack[MaxSimFields],
 ) -> Tensor:
-    """Sum-Max scores of images and captions: SCAN Eqs. 9 and 10; MaxSim of ColBERT and ColPali.
+    """Sum-Max scores of images and captions: SCAN Eqs. 9 and 10; MaxSim of ColBERT and ColPali; the alignment of LAPS,
+    AVSE and SEPS is ``direction="both", pooling="avg", clip_slope=0.1``, CHAN's ``pooling="lse"``.
 
     Args:
         regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score: as `scan_scores` takes them.
@@ -87,8 +117,11 @@ def maxsim_scores(
         options: how pairs are scored; None: the defaults of `MaxSimOptions`, which documents its fields.
         **fields: fields of `MaxSimOptions`, as ``direction="i2t"``, in place of those of `options`.
         pairs, candidates: as `scan_scores` takes them; `maxsim_topk` finds candidates.
-        query: whose candidates they are: "caption" or "image"; None: the maximising side's (captions' for t2i, images'
-            for i2t).
+        query: whose candidates they are: "caption" or "image"; None: the maximising side's (captions' for t2i and
+            both, images' for i2t).
+        region_weights, word_weights: at least 0, what each row's maximum counts for (weighted late interaction, DRL):
+            (n, L) of padded features, (rows,) of packed ones, a list of (L_k,) of lists; of the side that maximises, of
+            either with "both". Differentiable. The row is multiplied by it, which multiplies all its similarities.
         backend: "cpu", "triton", "torch", "reference"; None takes what CROSSRET_BACKEND prefers where it serves the
             call, else the fastest that does; "cuda" has no kernels of it.
 
@@ -104,9 +137,51 @@ def maxsim_scores(
     options = checked(MaxSimOptions, options, fields)
     sides = regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score
     call = as_call(sides, pairs, candidates, query, options.direction)
-    return call.as_scores(score_call(call, options, backend))
+    return call.as_scores(weighted_scores(call, options, backend, region_weights, word_weights))
+
+
+def weighted_scores(
+    call: Call, options: MaxSimOptions, backend: str | None, *weights: Weights, names: tuple[str, str] = WEIGHTS
+) -> Tensor:
+    """`score_call` where rows of images and of captions have weights, of which a direction takes its own side's: two
+    products for both.
+    """
+    if weights == (None, None):
+        return score_call(call, options, backend)
+    if options.direction == BOTH:
+        sides = ("t2i", (None, weights[1])), ("i2t", (weights[0], None))
+        t2i, i2t = (
+            weighted_scores(call, checked(MaxSimOptions, options, {"direction": way}), backend, *own, names=names)
+            for way, own in sides
+        )
+        return (t2i + i2t) / 2
+    own = int(options.direction == "t2i")
+    if weights[1 - own] is not None:
+        raise ValueError(f"{names[1 - own]} weigh maxima that this direction does not take: {names[own]} do")
+    images, captions = call.images.joined(), call.captions.joined()
+    if options.normalize:  # ahead of the weights
+        images, captions = (side.with_values(safe_normalize(side.values)) for side in (images, captions))
+        options = checked(MaxSimOptions, options, {"normalize": False})
+    given = weights[own]
+    if given is not None:
+        made = weighted((images, captions)[own], given, names[own])
+        images, captions = (images, made) if own else (made, captions)
+    return score_call(Call(images, captions, call.pairs, call.empty_score), options, backend)
 
 
 def score_call(call: Call, options: MaxSimOptions, backend: str | None) -> Tensor:
     """Scores of a checked call, (n_images, n_captions), or (P,) of selected pairs."""
-    return serve(SCORES, backend, call, options, listed=LISTED)
+    if options.direction == BOTH:
+        t2i, i2t = score_both_ways(call, checked(MaxSimOptions, options, {"direction": "t2i"}), backend)
+        return (t2i + i2t) / 2
+    scores: Tensor = serve(SCORES, backend, call, options, listed=LISTED)
+    return scores
+
+
+def score_both_ways(call: Call, options: MaxSimOptions, backend: str | None) -> tuple[Tensor, Tensor]:
+    """`score_call` in the direction of the options, and in the other one."""
+    short = call.images.width * call.captions.width <= MOST_CELLS
+    if short and select_backend(backend, call.values.device, call.values.dtype) in BOTH_WAYS:
+        made: tuple[Tensor, Tensor] = serve(BOTH_WAYS, backend, call, options, listed=LISTED_BOTH_WAYS)
+        return made
+    return score_call(call, options, backend), score_call(call, options.turned, backend)

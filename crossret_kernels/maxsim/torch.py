@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -17,11 +18,25 @@ from crossret_kernels.padded.chunked import Block, chunked_scores
 def maxsim_scores_chunked(regions: Ragged, words: Ragged, pairs: Tensor | None, options: MaxSimOptions) -> Tensor:
     """Scores chunk by chunk: no similarity outlives its block."""
 
-    def score(block: Block) -> Tensor:
-        attention = block.as_attention(options.direction)
-        return pooled_maxima(attention.similarities, attention.context_mask, attention.query_mask, options.pooling)
+    return chunked_scores(regions, words, pairs, partial(_score, options=options), transform=_transform(options))
 
-    return chunked_scores(regions, words, pairs, score, transform=_transform(options))
+
+def maxsim_both_chunked(
+    regions: Ragged, words: Ragged, pairs: Tensor | None, options: MaxSimOptions
+) -> tuple[Tensor, Tensor]:
+    """Scores in the direction of the options and in the other one, of one product."""
+    ways = options, options.turned
+
+    def score(block: Block) -> Tensor:
+        return torch.stack([_score(block, way) for way in ways], -1)
+
+    scores = chunked_scores(regions, words, pairs, score, transform=_transform(options))
+    return scores.unbind(-1) if len(regions) and len(words) else (scores, scores)  # type: ignore[return-value]
+
+
+def _score(block: Block, options: MaxSimOptions) -> Tensor:
+    attention = block.as_attention(options.direction)
+    return pooled_maxima(attention.similarities, attention.context_mask, attention.query_mask, options)
 
 
 def maxsim_argmax_chunked(
@@ -44,10 +59,20 @@ def _transform(options: MaxSimOptions) -> Callable[[Tensor], Tensor] | None:
     return safe_normalize if options.normalize else None
 
 
-def pooled_maxima(similarities: Tensor, context_mask: Tensor, query_mask: Tensor, pooling: str) -> Tensor:
+def pooled_maxima(similarities: Tensor, context_mask: Tensor, query_mask: Tensor, options: MaxSimOptions) -> Tensor:
     """Scores (…) of similarities (…, C, Q), masks (…, C) and (…, Q) of what is no padding."""
-    best = _over_contexts(similarities, context_mask).values
-    return pool(best, query_mask.expand(best.shape), pooling, 1.0)
+    if options.context_pooling == "max":
+        best = clipped(_over_contexts(similarities, context_mask).values, options)
+    else:
+        valid = clipped(similarities, options).masked_fill(~context_mask[..., :, None], -torch.inf)
+        largest = valid.detach().amax(-2, keepdim=True)
+        soft = options.temperature * torch.logsumexp((valid - largest) / options.temperature, -2)
+        best = largest.squeeze(-2) + soft
+    return pool(best, query_mask.expand(best.shape), options.pooling, options.lambda_lse, options.top)
+
+
+def clipped(similarities: Tensor, options: MaxSimOptions) -> Tensor:
+    return similarities if options.clip_slope == 1 else F.leaky_relu(similarities, options.clip_slope)
 
 
 def argmaxima(similarities: Tensor, context_mask: Tensor, query_mask: Tensor, width: int) -> Tensor:

@@ -5,7 +5,7 @@ PyTorch backends.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -90,17 +90,17 @@ def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
     return torch.where(valid, numerator, 0) / denominator.where(valid, 1)
 
 
-def mean(results: Sequence[Tensor]) -> Tensor:
-    """The mean of scores; of one, itself."""
-    first, *others = (result / len(results) if len(results) > 1 else result for result in results)
+def mean(results: Sequence[Any]) -> Any:
+    """The mean of scores; of one result, itself."""
+    if len(results) == 1:
+        return results[0]
+    first, *others = (result / len(results) for result in results)
     return sum(others, start=first)
 
 
-def pool(values: Tensor, mask: Tensor, pooling: str, lambda_lse: float) -> Tensor:
-    """Pools values (…, Q) over the valid Q: SCAN Eqs. 5–8, the sum and maximum of its ablations, and the mean by the
-    weights softmax(λ x).
-
-    Values of "lse" are cosines, or far below 1/λ where that is large.
+def pool(values: Tensor, mask: Tensor, pooling: str, lambda_lse: float, top: int = 0) -> Tensor:
+    """Pools values (…, Q) over the valid Q: SCAN Eqs. 5–8, the sum and maximum of its ablations, the mean by weights
+    softmax(λ x), and the sum of the `top` largest.
     """
     if pooling == "lse":
         if lambda_lse > _LARGEST_LAMBDA:
@@ -117,16 +117,26 @@ def pool(values: Tensor, mask: Tensor, pooling: str, lambda_lse: float) -> Tenso
         return largest.squeeze(-1) + (weights * differences).masked_fill(~mask, 0).sum(-1)
     if pooling == "max":
         return values.masked_fill(~mask, -torch.inf).max(-1).values
+    if pooling == "topk":
+        mask = of_the_largest(values, mask, top)
     total = values.masked_fill(~mask, 0).sum(-1)
     return total / mask.sum(-1) if pooling == "avg" else total
 
 
-def pooled_shares(scores: Tensor, values: Tensor, mask: Tensor, pooling: str, lambda_lse: float) -> Tensor:
+def of_the_largest(values: Tensor, mask: Tensor, top: int) -> Tensor:
+    """Which of the valid values (…, Q) are the `top` largest, of equals the first; all where there are fewer."""
+    order = values.masked_fill(~mask, -torch.inf).argsort(dim=-1, descending=True, stable=True)
+    return mask & (order.argsort(dim=-1) < top)
+
+
+def pooled_shares(
+    scores: Tensor, values: Tensor, mask: Tensor, pooling: str, lambda_lse: float, top: int = 0
+) -> Tensor:
     """Shares (…, Q) of scores (…) that `pool` made of values (…, Q), float64, zero outside the mask (…, Q).
 
-    "sum": the value itself; "avg" and "softmax": the part of it that counts, by its weight. What the scores' own
-    arithmetic rounded differently is nobody's in particular: all carry it alike. "max": all of the score is the
-    largest value's, of equals the first's, as its gradient is.
+    "sum", and "topk" of the `top` largest: the value itself; "avg" and "softmax": the part of it that counts, by its
+    weight. What the scores' own arithmetic rounded differently is nobody's in particular: all carry it alike. "max":
+    all of the score is the largest value's, of equals the first's, as its gradient is.
 
     "lse", S = log(Σ exp(λ R_i)) / λ: p_i S, where p_i = exp(λ R_i) / Σ exp(λ R_j) is ∂S/∂R_i. As
     S = Σ p_i R_i + Σ p_i (−log p_i) / λ, the weighted relevances and the entropy of the weights, and R_i − log p_i / λ
@@ -135,6 +145,8 @@ def pooled_shares(scores: Tensor, values: Tensor, mask: Tensor, pooling: str, la
     Of float32 scores the sum in float64 rounds to the score bit for bit, as long as the values do not cancel to less
     than some hundred-millionth of the largest; of float64 ones to float64's rounding.
     """
+    if pooling == "topk":
+        mask = of_the_largest(values, mask, top)
     totals, values = scores.double()[..., None], values.double()
     valid = values.masked_fill(~mask, -torch.inf)
     if pooling == "max":

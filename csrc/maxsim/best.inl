@@ -119,7 +119,7 @@ static void maxsim_finish(const MaxSimCall& call, const MaxSimGradients* gradien
                           const Rectangle& pairs, const ContextGroup* parts, int64_t n_parts, int64_t first,
                           int64_t last, int64_t column, float* scratch) {
   const int64_t context = parts[0].first;
-  float* const values = scratch;
+  float *const values = scratch, *const taken = scratch + 2 * call.queries.longest;
   int32_t* const numbers = reinterpret_cast<int32_t*>(scratch + call.queries.longest);
   const Item& contexts = call.contexts.items[pairs.contexts[context]];
   for (int64_t q = first; q < last; ++q) {
@@ -128,12 +128,13 @@ static void maxsim_finish(const MaxSimCall& call, const MaxSimGradients* gradien
     merge_parts(best, parts, n_parts, column, n, values, numbers);
     column += n;
     if (gradients != nullptr) {
-      const int64_t offset = gradients->offsets[slot];
-      pool_gradient(values, n, call.pooling, 1.0f, gradients->grad_scores[slot], gradients->coefs + offset);
-      __builtin_memcpy(gradients->best + offset, numbers, n * sizeof(int32_t));
+      const BestRows& kept = gradients->queries;
+      const int64_t offset = kept.offsets[slot];
+      pool_best_gradient(values, n, call.options, kept.grad_scores[slot], kept.coefs + offset);
+      __builtin_memcpy(kept.best + offset, numbers, n * sizeof(int32_t));
       continue;
     }
-    call.scores[slot] = pool(values, n, call.pooling, 1.0f);
+    call.scores[slot] = pool_best(values, n, call.options, taken);
     if (call.kept != nullptr) {
       __builtin_memcpy(call.kept_of(pairs.contexts[context], pairs.queries[q]), numbers, n * sizeof(int32_t));
     } else if (call.argmax != nullptr) {
@@ -146,24 +147,28 @@ static void maxsim_finish(const MaxSimCall& call, const MaxSimGradients* gradien
   }
 }
 
-// Adds columns [k0, k0 + kSlice) of the gradients of a group's items: multiples of the best context's row for every
-// query, and of the query's row for that context.
+// Adds columns [k0, k0 + kSlice) of the gradients of a group's items: multiples of the best partner's row for every own
+// row, and of the partners' rows for the own row that is their best.
 static void maxsim_feature_gradients(const MaxSimCall& call, const MaxSimGradients& from, bool of_contexts,
                                      const ItemPairs& jobs, const JobGroup& group, int64_t k0, Workspace& memory) {
   const RaggedView& own = of_contexts ? call.contexts : call.queries;
   const RaggedView& other = of_contexts ? call.queries : call.contexts;
+  const BestRows &of_own = of_contexts ? from.contexts : from.queries,
+                 &of_other = of_contexts ? from.queries : from.contexts;
   const int64_t columns = own.dim - k0 < kSlice ? own.dim - k0 : kSlice;
   float* slice = memory.floats(own.longest * kSlice);
   for (int64_t k = 0; k < group.count; ++k) {
     const int64_t job = group.first + k, item = jobs.items[job], rows = own.length(item);
     for (int64_t i = 0; i < rows * kSlice; ++i) slice[i] = 0.0f;
     for (int64_t p = jobs.offsets[job]; p < jobs.offsets[job + 1]; ++p) {
-      const int64_t partner = jobs.partners[p], offset = from.offsets[jobs.slots[p]];
-      const int64_t queries = of_contexts ? other.length(partner) : rows;
-      for (int64_t q = 0; q < queries; ++q) {
-        const int64_t best = from.best[offset + q];
-        const int64_t target = of_contexts ? best : q, source = of_contexts ? q : best;
-        add_scaled_row(other, partner, source, k0, columns, from.coefs[offset + q], slice + target * kSlice);
+      const int64_t partner = jobs.partners[p], slot = jobs.slots[p];
+      for (int64_t r = 0; of_own.best != nullptr && r < rows; ++r) {
+        const int64_t at = of_own.offsets[slot] + r;
+        add_scaled_row(other, partner, of_own.best[at], k0, columns, of_own.coefs[at], slice + r * kSlice);
+      }
+      for (int64_t r = 0; of_other.best != nullptr && r < other.length(partner); ++r) {
+        const int64_t at = of_other.offsets[slot] + r;
+        add_scaled_row(other, partner, r, k0, columns, of_other.coefs[at], slice + of_other.best[at] * kSlice);
       }
     }
     add_slice(own, item, k0, columns, slice, group.sums[k]);

@@ -9,23 +9,30 @@ namespace {
 using torch::stable::Tensor;
 
 struct MaxSim {
-  int64_t pooling;
+  MaxSimOptions options;
 
-  static MaxSim take(Arguments& arguments) { return {arguments.take<int64_t>()}; }
+  static MaxSim take(Arguments& arguments) {
+    const Pooling pooling = pooling_of(arguments.take<int64_t>(), true);
+    const auto slope = arguments.take<double>(), lambda_lse = arguments.take<double>();
+    const auto top = arguments.take<int64_t>(), context_pooling = arguments.take<int64_t>();
+    arguments.take<double>();  // the temperature of soft maxima
+    STD_TORCH_CHECK(context_pooling == 0, "soft maxima have no kernels");
+    return {{pooling, static_cast<float>(slope), static_cast<float>(lambda_lse), top}};
+  }
 
   MaxSimCall call(const Batch& batch) const {
     MaxSimCall call{};
     batch.lay_out(call);
-    call.pooling = pooling_of(pooling);
+    call.options = options;
     return call;
   }
 
   // Best contexts that the forward pass keeps of all pairs, up to 64 MiB: int32 (context items, queries of all items).
-  // Pooling by "max" needs the best query too and searches again.
+  // Where gradients need the maxima, too, they are found again.
   static constexpr bool saves = true;
   static bool keeps(const Batch& batch, const MaxSimCall& call) {
     constexpr int64_t most = 16 << 20;
-    return batch.pairs() == nullptr && call.pooling != Pooling::max && call.queries.rows > 0 &&
+    return batch.pairs() == nullptr && call.options.even() && call.queries.rows > 0 &&
            call.contexts.count <= most / call.queries.rows;
   }
   static Tensor keep(const Batch& batch, MaxSimCall& call) {
@@ -65,9 +72,10 @@ void maxsim_argmax(StableIValue* stack, uint64_t n_arguments, uint64_t) {
 }
 
 // Scores in the call's direction and in the other.
+template <bool listed>
 void maxsim_both(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   Arguments arguments(stack, n_arguments);
-  Batch batch(arguments);
+  Batch batch(arguments, listed);
   const MaxSim operation = MaxSim::take(arguments);
   batch.read(arguments);
   MaxSimCall call = operation.call(batch);
@@ -79,6 +87,21 @@ void maxsim_both(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   stack[1] = torch::stable::detail::from(turned);
 }
 
+// Gradients of regions and words from those of both scores.
+void maxsim_both_gradients(StableIValue* stack, uint64_t n_arguments, uint64_t) {
+  Arguments arguments(stack, n_arguments);
+  const auto grad_scores = arguments.take<Tensor>(), grad_turned = arguments.take<Tensor>();
+  Batch batch(arguments);
+  const MaxSim operation = MaxSim::take(arguments);
+  const bool regions_need_grad = arguments.take<bool>(), words_need_grad = arguments.take<bool>();
+  batch.read(arguments);
+  const MaxSimCall call = operation.call(batch);
+  differentiate(batch, regions_need_grad, words_need_grad, stack, [&](SideGradient& contexts, SideGradient& queries) {
+    differentiate_maxsim_both(batch.kernels(), call, batch.pairs(), batch.gradients(grad_scores),
+                              batch.gradients(grad_turned), contexts, queries);
+  });
+}
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(crossret, CPU, library) {
@@ -88,7 +111,11 @@ STABLE_TORCH_LIBRARY_IMPL(crossret, CPU, library) {
     library.impl(name, &gradients<MaxSim>);
   }
   library.impl("maxsim_argmax", &maxsim_argmax);
-  library.impl("maxsim_both", &maxsim_both);
+  for (const char* name : {"maxsim_both", "maxsim_both.plain"}) library.impl(name, &maxsim_both<false>);
+  library.impl("maxsim_both_listed", &maxsim_both<true>);
+  for (const char* name : {"maxsim_both_backward", "maxsim_both_backward.plain"}) {
+    library.impl(name, &maxsim_both_gradients);
+  }
 }
 
 }  // namespace crossret

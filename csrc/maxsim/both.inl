@@ -1,7 +1,6 @@
 // Sum-Max in both directions from one product: the best context of every query, and the best query of every context.
 #pragma once
-#include "maxsim/problem.h"
-#include "pairs/pooling.inl"
+#include "maxsim/pooling.inl"
 #include "pairs/prepare.inl"
 
 namespace crossret {
@@ -11,14 +10,15 @@ struct LargerOrNan {
   F operator()(F a, F b) const { return V::select(V::unordered(a, b), V::set(__builtin_nanf("")), V::max(a, b)); }
 };
 
-// Workspace: similarities, group × block with row stride limits.columns, and the largest of either side.
+// Workspace: similarities, group × block with row stride limits.columns, the largest of either side, and as many more.
 struct BothBuffers {
-  float *similarities, *of_queries, *of_contexts;
+  float *similarities, *of_queries, *of_contexts, *taken;
 
   BothBuffers(const Limits& limits, Workspace& memory)
       : similarities(memory.floats(limits.rows * limits.columns)),
         of_queries(memory.floats(limits.columns)),
-        of_contexts(memory.floats(limits.rows)) {}
+        of_contexts(memory.floats(limits.rows)),
+        taken(memory.floats(limits.rows < limits.columns ? limits.columns : limits.rows)) {}
 };
 
 static void maxsim_both_memory(const Operands& operands, Workspace& memory) { BothBuffers(operands.limits, memory); }
@@ -49,8 +49,26 @@ static void best_of_rows(const float* s, int64_t ld, int64_t rows, int64_t n, fl
   }
 }
 
-static void maxsim_both(const MaxSimCall& call, const Rectangle& pairs, const ContextGroup& group,
-                        const QueryBlock& block, Workspace& memory) {
+// Gradients of one side of a pair from the best similarity of each of its n rows. The partners of row i are the m
+// numbers s[i · step + k · stride].
+static void keep_best(float* values, int64_t n, const float* s, int64_t step, int64_t stride, int64_t m,
+                      const MaxSimOptions& options, int64_t slot, const BestRows& kept) {
+  int32_t* const best = kept.best + kept.offsets[slot];
+  for (int64_t i = 0; i < n; ++i) {
+    const float* const own = s + i * step;
+    int64_t k = 0;
+    if (values[i] == values[i]) {
+      while (k + 1 < m && own[k * stride] != values[i]) ++k;
+    } else {
+      while (k + 1 < m && own[k * stride] == own[k * stride]) ++k;
+    }
+    best[i] = static_cast<int32_t>(k);
+  }
+  pool_best_gradient(values, n, options, kept.grad_scores[slot], kept.coefs + kept.offsets[slot]);
+}
+
+static void maxsim_both(const MaxSimCall& call, const MaxSimGradients* gradients, const Rectangle& pairs,
+                        const ContextGroup& group, const QueryBlock& block, Workspace& memory) {
   const BothBuffers buffers(call.limits, memory);
   const int64_t ld = call.limits.columns;
   similarities_of(call, pairs, group, block, buffers.similarities, ld, {});
@@ -62,8 +80,13 @@ static void maxsim_both(const MaxSimCall& call, const Rectangle& pairs, const Co
     for (int64_t q = block.first; q < block.first + block.count; ++q) {
       const int64_t slot = pairs.slot(item, q), m = call.queries.length(pairs.queries[q]);
       best_of_rows(rows + column, ld, n, m, buffers.of_contexts);
-      call.scores[slot] = pool(buffers.of_queries + column, m, call.pooling, 1.0f);
-      call.turned_scores[slot] = pool(buffers.of_contexts, n, call.pooling, 1.0f);
+      if (gradients != nullptr) {
+        keep_best(buffers.of_queries + column, m, rows + column, 1, ld, n, call.options, slot, gradients->queries);
+        keep_best(buffers.of_contexts, n, rows + column, ld, 1, m, call.options, slot, gradients->contexts);
+      } else {
+        call.scores[slot] = pool_best(buffers.of_queries + column, m, call.options, buffers.taken);
+        call.turned_scores[slot] = pool_best(buffers.of_contexts, n, call.options, buffers.taken);
+      }
       column += m;
     }
     rows += n * ld;

@@ -1,6 +1,7 @@
 #include "maxsim/cpu.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <vector>
 
@@ -33,7 +34,7 @@ void lay_out(MaxSimCall& call) {
 Steps steps_of(const Kernels& kernels, const MaxSimCall& call, const MaxSimGradients* gradients) {
   Steps steps{};
   Workspace count, preparing;
-  count.floats(2 * call.queries.longest);
+  count.floats(3 * call.queries.longest);
   kernels.prepare_memory(call, preparing);
   steps.bytes = std::max(count.bytes(), preparing.bytes());
   steps.numbers = gradients != nullptr || call.argmax != nullptr || call.kept != nullptr;
@@ -48,32 +49,34 @@ Steps steps_of(const Kernels& kernels, const MaxSimCall& call, const MaxSimGradi
   steps.finish = [&, gradients](const Rectangle& pairs, const ContextGroup* parts, int64_t n_parts,
                                 const QueryBlock& block, const Partial& best, Workspace& memory) {
     maxsim_kernels_of(kernels).finish(call, gradients, best, pairs, parts, n_parts, block.first,
-                                      block.first + block.count, block.column, memory.floats(2 * call.queries.longest));
+                                      block.first + block.count, block.column, memory.floats(3 * call.queries.longest));
   };
   return steps;
 }
 
-void run_chunk(const Kernels& kernels, const MaxSimCall& call, const BackwardProblem& problem,
-               const BackwardChunk& chunk) {
-  std::vector<int64_t> offsets(chunk.pairs.size());
-  int64_t queries = 0;
-  for (int64_t k = 0; k < chunk.pairs.size(); ++k) {
-    offsets[k] = queries;
-    queries += call.queries.length(chunk.pairs.queries[k]);
-  }
-  std::vector<int32_t> best(queries);
-  std::vector<float> coefs(queries);
-  const MaxSimGradients kept{chunk.grads.data(), best.data(), coefs.data(), offsets.data()};
-  if (call.kept == nullptr) {
-    run_pairs(problem, chunk, steps_of(kernels, call, &kept));
-  } else {  // kept by the forward pass; all queries of a pair have one gradient
-    for (int64_t k = 0; k < chunk.pairs.size(); ++k) {
-      const int64_t query = chunk.pairs.queries[k], n = call.queries.length(query);
-      std::copy_n(call.kept_of(chunk.pairs.contexts[k], query), n, best.begin() + offsets[k]);
-      const float each = call.pooling == Pooling::avg ? chunk.grads[k] / static_cast<float>(n) : chunk.grads[k];
-      std::fill_n(coefs.begin() + offsets[k], n, each);
+// Memory for the best rows of one side of a chunk's pairs.
+class BestRowsMemory {
+ public:
+  BestRowsMemory(const RaggedView& side, const std::vector<int64_t>& items) : offsets_(items.size()) {
+    int64_t rows = 0;
+    for (size_t k = 0; k < items.size(); ++k) {
+      offsets_[k] = rows;
+      rows += side.length(items[k]);
     }
+    best_.resize(rows);
+    coefs_.resize(rows);
   }
+
+  BestRows of(const std::vector<float>& grads) { return {grads.data(), best_.data(), coefs_.data(), offsets_.data()}; }
+
+ private:
+  std::vector<int64_t> offsets_;
+  std::vector<int32_t> best_;
+  std::vector<float> coefs_;
+};
+
+void add_feature_gradients(const Kernels& kernels, const MaxSimCall& call, const BackwardProblem& problem,
+                           const BackwardChunk& chunk, const MaxSimGradients& kept) {
   Workspace slice;
   slice.floats(std::max(call.contexts.longest, call.queries.longest) * kSlice);
   run_feature_gradients(
@@ -81,6 +84,50 @@ void run_chunk(const Kernels& kernels, const MaxSimCall& call, const BackwardPro
       [&](bool of_contexts, const ItemPairs& jobs, const JobGroup& group, int64_t column, Workspace& memory) {
         maxsim_kernels_of(kernels).feature_gradients(call, kept, of_contexts, jobs, group, column, memory);
       });
+}
+
+void run_chunk(const Kernels& kernels, const MaxSimCall& call, const BackwardProblem& problem,
+               const BackwardChunk& chunk) {
+  BestRowsMemory memory(call.queries, chunk.pairs.queries);
+  const MaxSimGradients kept{memory.of(chunk.grads), {}};
+  if (call.kept == nullptr) {
+    run_pairs(problem, chunk, steps_of(kernels, call, &kept));
+  } else {  // kept by the forward pass; all queries of a pair have one gradient
+    const BestRows& own = kept.queries;
+    for (int64_t k = 0; k < chunk.pairs.size(); ++k) {
+      const int64_t query = chunk.pairs.queries[k], n = call.queries.length(query);
+      const bool averages = call.options.pooling == Pooling::avg;
+      std::copy_n(call.kept_of(chunk.pairs.contexts[k], query), n, own.best + own.offsets[k]);
+      std::fill_n(own.coefs + own.offsets[k], n, averages ? chunk.grads[k] / static_cast<float>(n) : chunk.grads[k]);
+    }
+  }
+  add_feature_gradients(kernels, call, problem, chunk, kept);
+}
+
+void lay_out_both(MaxSimCall& call) {
+  call.factors = call.dots = false;
+  call.limits = plan_limits(call.contexts, call.queries, call.query_layout);
+}
+
+// Without gradients scores, else best rows of either side.
+Steps steps_of_both(const Kernels& kernels, const MaxSimCall& call, const MaxSimGradients* gradients) {
+  Workspace count, preparing;
+  maxsim_kernels_of(kernels).both_memory(call, count);
+  kernels.prepare_memory(call, preparing);
+  Steps steps{};
+  steps.bytes = std::max(count.bytes(), preparing.bytes());
+  steps.whole_items = true;
+  steps.pack = [&](const Rectangle& pairs, const QueryBlock& block, Workspace& memory) {
+    kernels.pack_queries(call, pairs, block, memory);
+  };
+  steps.prepare = [&](const Rectangle& pairs, const ContextGroup& group, Workspace&) {
+    kernels.copy_contexts(call, pairs, group);
+  };
+  steps.run = [&, gradients](const Rectangle& pairs, const ContextGroup& group, const QueryBlock& block, const Partial&,
+                             Workspace& memory) {
+    maxsim_kernels_of(kernels).both(call, gradients, pairs, group, block, memory);
+  };
+  return steps;
 }
 
 }  // namespace
@@ -94,23 +141,43 @@ void score_maxsim(const Kernels& kernels, MaxSimCall call, const PairList* pairs
 
 void score_maxsim_both(const Kernels& kernels, MaxSimCall call, const PairList* pairs, int64_t context_stride,
                        int64_t query_stride) {
-  call.factors = call.dots = false;
-  call.limits = plan_limits(call.contexts, call.queries, call.query_layout);
-  Workspace count, preparing;
-  maxsim_kernels_of(kernels).both_memory(call, count);
-  kernels.prepare_memory(call, preparing);
-  Steps steps{};
-  steps.bytes = std::max(count.bytes(), preparing.bytes());
-  steps.whole_items = true;
-  steps.pack = [&](const Rectangle& pairs, const QueryBlock& block, Workspace& memory) {
-    kernels.pack_queries(call, pairs, block, memory);
-  };
-  steps.prepare = [&](const Rectangle& pairs, const ContextGroup& group, Workspace&) {
-    kernels.copy_contexts(call, pairs, group);
-  };
-  steps.run = [&](const Rectangle& pairs, const ContextGroup& group, const QueryBlock& block, const Partial&,
-                  Workspace& memory) { maxsim_kernels_of(kernels).both(call, pairs, group, block, memory); };
+  lay_out_both(call);
+  const Steps steps = steps_of_both(kernels, call, nullptr);
   walk_batch(call, pairs, context_stride, query_stride, Owner::context, steps);
+}
+
+void differentiate_maxsim_both(const Kernels& kernels, MaxSimCall call, const PairList* pairs,
+                               const ScoreGradients& grads, const ScoreGradients& turned_grads,
+                               SideGradient& context_gradient, SideGradient& query_gradient) {
+  lay_out_both(call);
+  const auto pair_floats = [&](int64_t context, int64_t query) {
+    return 2 * (call.contexts.length(context) + call.queries.length(query)) + 1;
+  };
+  const auto context_floats = [](int64_t) { return 0; };
+  // A pair is left out where neither score has a gradient.
+  const int64_t n_queries = call.queries.count, n_pairs = pairs ? pairs->count : call.contexts.count * n_queries;
+  std::vector<float> either(n_pairs);
+  for (int64_t k = 0; k < n_pairs; ++k) {
+    const auto of = [&](const ScoreGradients& own) {
+      return std::fabs(pairs ? own.of_pair(k) : own.of(k / n_queries, k % n_queries));
+    };
+    either[k] = of(grads) + of(turned_grads);
+  }
+  const ScoreGradients wanted{either.data(), pairs ? 1 : n_queries, 1};
+  const BackwardProblem problem{call, pairs, wanted, context_gradient, query_gradient, pair_floats, context_floats};
+  run_backward(problem, [&](const BackwardChunk& chunk) {
+    std::vector<float> own(chunk.pairs.size()), turned(own.size());
+    for (size_t k = 0; k < own.size(); ++k) {
+      const int64_t context = chunk.pairs.contexts[k], query = chunk.pairs.queries[k];
+      own[k] = pairs ? grads.of_pair(chunk.places[k]) : grads.of(context, query);
+      turned[k] = pairs ? turned_grads.of_pair(chunk.places[k]) : turned_grads.of(context, query);
+    }
+    BestRowsMemory of_queries(call.queries, chunk.pairs.queries), of_contexts(call.contexts, chunk.pairs.contexts);
+    const MaxSimGradients kept{of_queries.of(own), of_contexts.of(turned)};
+    Steps steps = steps_of_both(kernels, call, &kept);
+    run_pairs(problem, chunk, steps);
+    add_feature_gradients(kernels, call, problem, chunk, kept);
+  });
 }
 
 void differentiate_maxsim(const Kernels& kernels, MaxSimCall call, const PairList* pairs, const ScoreGradients& grads,

@@ -14,6 +14,11 @@ void score_maxsim(const Kernels& kernels, MaxSimCall call, const PairList* pairs
 void score_maxsim_both(const Kernels& kernels, MaxSimCall call, const PairList* pairs, int64_t context_stride,
                        int64_t query_stride);
 
+// Gradients of both of these scores.
+void differentiate_maxsim_both(const Kernels& kernels, MaxSimCall call, const PairList* pairs,
+                               const ScoreGradients& grads, const ScoreGradients& turned_grads,
+                               SideGradient& context_gradient, SideGradient& query_gradient);
+
 void differentiate_maxsim(const Kernels& kernels, MaxSimCall call, const PairList* pairs, const ScoreGradients& grads,
                           SideGradient& context_gradient, SideGradient& query_gradient);
 

@@ -5,8 +5,18 @@
 
 namespace crossret {
 
-struct MaxSimCall : Operands {
+struct MaxSimOptions {
   Pooling pooling;
+  float clip_slope;  // of maxima below 0; 1 where none is clipped
+  float lambda_lse;
+  int64_t top;  // maxima that "topk" adds up
+
+  // Whether each query's share of the score is known without the maxima.
+  bool even() const { return clip_slope == 1.0f && (pooling == Pooling::sum || pooling == Pooling::avg); }
+};
+
+struct MaxSimCall : Operands {
+  MaxSimOptions options;
   // Results, null where they are not wanted.
   float* scores;         // by slot
   float* turned_scores;  // by slot, in the other direction: every context takes its best query
@@ -19,24 +29,32 @@ struct MaxSimCall : Operands {
   }
 };
 
-// The backward pass of some pairs: for each query, at offsets[slot], its best context and their similarity's gradient.
-struct MaxSimGradients {
-  const float* grad_scores;
+// For each row of one side of a pair, at offsets[slot], the best row of the other side and their similarity's gradient.
+struct BestRows {
+  const float* grad_scores;  // by slot
   int32_t* best;
   float* coefs;
   const int64_t* offsets;
+};
+
+// The backward pass of some pairs: best contexts of queries and, of scores in both directions, best queries of
+// contexts.
+struct MaxSimGradients {
+  BestRows queries;
+  BestRows contexts;  // all null of one direction
 };
 
 struct MaxSimKernels {
   // The best of a group's contexts for every query of a block, and its number in the group.
   void (*best)(const MaxSimCall&, const Partial&, const Rectangle&, const ContextGroup&, const QueryBlock&);
   // Results of one context item, whose groups are `parts`, with query items [first, last), whose columns begin at
-  // `column`; with gradients, best contexts and coefficients instead. `scratch` holds two arrays as long as the longest
-  // query item.
+  // `column`; with gradients, best contexts and coefficients instead. `scratch` holds three arrays as long as the
+  // longest query item.
   void (*finish)(const MaxSimCall&, const MaxSimGradients*, const Partial&, const Rectangle&, const ContextGroup* parts,
                  int64_t n_parts, int64_t first, int64_t last, int64_t column, float* scratch);
-  // Scores of whole items in both directions, and the workspace for these.
-  void (*both)(const MaxSimCall&, const Rectangle&, const ContextGroup&, const QueryBlock&, Workspace&);
+  // Scores of whole items in both directions, with gradients best rows and coefficients instead; and the workspace.
+  void (*both)(const MaxSimCall&, const MaxSimGradients*, const Rectangle&, const ContextGroup&, const QueryBlock&,
+               Workspace&);
   void (*both_memory)(const Operands&, Workspace&);
   void (*feature_gradients)(const MaxSimCall&, const MaxSimGradients&, bool of_contexts, const ItemPairs&,
                             const JobGroup&, int64_t column, Workspace&);

@@ -18,7 +18,7 @@
 namespace crossret {
 
 enum class Dtype : int { float32, bfloat16, float16 };
-enum class Pooling : int { lse, avg, sum, max, softmax };
+enum class Pooling : int { lse, avg, sum, max, softmax, topk };  // topk: of Sum-Max alone
 
 constexpr int64_t element_bytes(Dtype dtype) { return dtype == Dtype::float32 ? 4 : 2; }
 

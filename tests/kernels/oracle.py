@@ -59,15 +59,28 @@ def scan_attention(
     return np.array(weights), np.array(relevances)
 
 
-def maxsim_score(regions: Array, words: Array, direction: str, pooling: str, normalize: bool) -> float:
-    """SCAN Eqs. 9 and 10 for one image (R, D) and one caption (W, D)."""
+def maxsim_score(
+    regions: Array, words: Array, direction: str, pooling: str, normalize: bool, clip_slope: float = 1.0,
+    lambda_lse: float = 6.0, top: int = 0, context_pooling: str = "max", temperature: float = 0.1,
+) -> float:  # fmt: skip
+    """SCAN Eqs. 9 and 10 for one image (R, D) and one caption (W, D), and what today's scorers make of them."""
     if normalize:
         regions, words = _unit(regions), _unit(words)
-    contexts, queries = (regions, words) if direction == "t2i" else (words, regions)
-    return pooled(np.array([max(float(c @ q) for c in contexts) for q in queries]), pooling, 1.0)
+    s = np.array([[float(v @ e) for e in words] for v in regions])
+    s = np.where(s > 0, s, clip_slope * s)
+    ways = {"t2i": [s.T], "i2t": [s], "both": [s.T, s]}[direction]
+    scores = []
+    for of_queries in ways:
+        best = of_queries.max(1)
+        if context_pooling == "lse":
+            best = best + temperature * np.log(np.exp((of_queries - best[:, None]) / temperature).sum(1))
+        scores.append(pooled(best, pooling, lambda_lse, top))
+    return sum(scores) / len(scores)
 
 
-def pooled(values: Array, pooling: str, lambda_lse: float) -> float:
+def pooled(values: Array, pooling: str, lambda_lse: float, top: int = 0) -> float:
+    if pooling == "topk":
+        return float(np.sort(values)[::-1][:top].sum())
     if pooling == "lse":
         largest = values.max()
         return float(largest + np.log(np.exp(lambda_lse * (values - largest)).sum()) / lambda_lse)

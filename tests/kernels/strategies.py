@@ -168,12 +168,20 @@ def _options_of_every_backend(draw: st.DrawFn, directions: tuple[str, ...]) -> d
 
 
 @st.composite
-def maxsim_options(draw: st.DrawFn) -> dict[str, Any]:
-    return {
-        "direction": draw(st.sampled_from(DIRECTIONS)),
-        "pooling": draw(st.sampled_from(("sum", "avg", "max"))),
+def maxsim_options(draw: st.DrawFn, one_way: bool = False, soft: bool = False) -> dict[str, Any]:
+    """Options of `maxsim_scores`; `soft` ones are PyTorch's alone."""
+    options = {
+        "direction": draw(st.sampled_from(DIRECTIONS if one_way else (*DIRECTIONS, "both"))),
+        "pooling": draw(st.sampled_from(("sum", "avg", "max", "sum", "avg", "max", "lse", "softmax", "topk"))),
         "normalize": draw(st.booleans()),
+        "clip_slope": draw(st.sampled_from((1.0, 1.0, 1.0, 0.1, 0.0))),
+        "lambda_lse": draw(st.sampled_from((0.1, 1.0, 6.0))),
     }
+    options["top"] = draw(st.sampled_from((1, 2, 5))) if options["pooling"] == "topk" else 0
+    if soft:
+        options["context_pooling"] = draw(st.sampled_from(("max", "lse")))
+        options["temperature"] = draw(st.sampled_from((0.1, 1.0)))
+    return options
 
 
 def nearly_cancelling() -> Features:

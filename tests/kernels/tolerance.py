@@ -19,6 +19,8 @@ from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.inputs.call import as_ragged
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.tensors import SideNames
+from crossret_kernels.maxsim.options import MaxSimOptions
+from crossret_kernels.maxsim.torch import pooled_maxima
 from crossret_kernels.padded.arithmetic import pool, safe_normalize
 from crossret_kernels.padded.chunked import Block
 from crossret_kernels.padded.forms import pack_items, pad
@@ -125,8 +127,8 @@ def similarity_terms(
         found = relevances(products, norms, attention.queries, full.relevance)
         scores = pool(found, attention.query_mask, full.pooling, full.lambda_lse)
     else:
-        found = attention.similarities.masked_fill(~attention.context_mask[..., None], -torch.inf).amax(-2)
-        scores = pool(found, attention.query_mask, options.get("pooling", "sum"), 1.0)
+        masks_of = attention.context_mask, attention.query_mask
+        scores = pooled_maxima(attention.similarities, *masks_of, MaxSimOptions(**options))
     shape = scores.shape if batch.pairs is not None else (len(batch.regions), len(batch.words))
     (ds,) = torch.autograd.grad(scores, s, score_weights(torch.Size(shape)).view_as(scores))
     terms = []

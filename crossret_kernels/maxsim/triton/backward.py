@@ -71,12 +71,14 @@ class GradientKind(NamedTuple):
         ROWS: of a block.
         STEP: items of contexts, or queries, at a time.
         WIDTH: columns of features of a program.
+        WEIGHTED: whether maxima have weights of their own.
         SPLIT: whether float16 features are multiplied in float32: gradients of scores may be beyond what float16 holds.
     """
 
     LISTED: bool
     CONTEXT_COLUMN: int
     AVERAGE: bool
+    WEIGHTED: bool
     NORMALIZE: bool
     ROWS: int
     STEP: int
@@ -100,9 +102,9 @@ def add(part: GradientPart, of_contexts: bool, out: Tensor) -> None:
         n_steps = part.pairs.size(0) // own.n_items // (1 if of_contexts else step)
         step = min(step, slots_for(others.width)) if of_contexts else step
     kind = GradientKind(
-        found.LISTED, found.CONTEXT_COLUMN, call.pooling == "avg", call.normalize, blocks.rows, step,
-        min(SumMax.WIDTH, slots_for(found.D)), of_contexts and out.dtype == torch.float16, found.PRECISION, found.D,
-        found.UNIT,
+        found.LISTED, found.CONTEXT_COLUMN, call.options.pooling == "avg", call.apart, call.normalize, blocks.rows,
+        step, min(SumMax.WIDTH, slots_for(found.D)), of_contexts and out.dtype == torch.float16, found.PRECISION,
+        found.D, found.UNIT,
     )  # fmt: skip
     n_columns = -(-found.D // kind.WIDTH)
     most_runs = SumMax.RUNS_BYTES // (4 * (found.D + 1) * of_own.n_rows)
@@ -245,6 +247,8 @@ def query_gradients(queries, contexts, tables, pairs, listed, grads, found, sums
         there = taken[:, None] & (column < KIND.D)[None, :]
         x = tl.load(contexts.features + offsets[:, None] + column[None, :], mask=there, other=0.0).to(tl.float32)
         weights = tl.where(taken, weight, 0.0)
+        if KIND.WEIGHTED:
+            weights *= tl.load(found.weights + cells, mask=taken, other=0.0)
         if KIND.NORMALIZE:
             share = weights * tl.load(found.maxima + cells, mask=taken, other=0.0)
             along += tl.sum(tl.reshape(share, (STEP, ROWS)), 0)
@@ -270,6 +274,8 @@ def taken_queries(
     there = taken[:, None] & (column < KIND.D)[None, :]
     x = tl.load(queries.features + offsets[:, None] + column[None, :], mask=there, other=0.0)
     takes = best[None, :] == (start + tl.arange(0, KIND.ROWS))[:, None]
+    if KIND.WEIGHTED:
+        weights = weights * tl.load(found.weights + cells, mask=taken, other=0.0)
     if KIND.NORMALIZE:
         values = tl.load(found.maxima + cells, mask=taken, other=0.0)
         along += tl.sum(tl.where(takes, (weights * values)[None, :], 0.0), 1)

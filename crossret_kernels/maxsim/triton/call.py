@@ -18,9 +18,9 @@ from crossret_kernels.gpu.planning import on_device
 from crossret_kernels.gpu.sides import RowLayout, Side, both_sides, precisions
 from crossret_kernels.gpu.triton_launch import encoded_sizes, launch
 from crossret_kernels.gpu.tuning import SumMax, slots_for
+from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.maxsim.triton.rows import NormKind, inverse_norms
 from crossret_kernels.maxsim.triton.tables import best_group_bits, groups_of, tiles_of
-from crossret_kernels.padded.arithmetic import POOLINGS
 
 Of = TypeVar("Of")
 
@@ -151,8 +151,8 @@ class MaxSimCall:
     Attributes:
         pairs: (P, 2) int64 (image, caption), contiguous on the device; None for all pairs.
         context_column: of the contexts' items in pairs.
-        pooling: of the scores; "none" where every query's best is asked for.
-        normalize: whether similarities are cosines.
+        options: of the scores.
+        pooling: that tiles make of what they find; "none" where every query's best is asked for.
         empty_score: of pairs of an item without rows; None where there are no such.
         precision: of products.
         n_contexts, n_queries: items of either side.
@@ -163,8 +163,8 @@ class MaxSimCall:
     queries: Side
     pairs: Tensor | None
     context_column: int
+    options: MaxSimOptions
     pooling: str
-    normalize: bool
     empty_score: float | None
     precision: str
     n_contexts: int
@@ -179,19 +179,31 @@ class MaxSimCall:
 
         Raises what `both_sides` does.
         """
-        pairs, empty_score, reduced, direction, normalize = arguments[8:13]
+        pairs, empty_score, reduced = arguments[8:11]
+        options = MaxSimOptions.of_codes(*arguments[11:])
         images, captions = map(_in_order, both_sides(arguments, empty_score is not None))
         pairs = None if pairs is None else pairs.contiguous()
-        pooling = "none" if places else POOLINGS[arguments[13]]
-        contexts, queries = (images, captions) if direction == 0 else (captions, images)
+        pooling = options.pooling if options.plain and not places else "none"
+        context_column = int(options.direction != "t2i")
+        contexts, queries = (captions, images) if context_column else (images, captions)
         precision = precisions(images.features.dtype, reduced)[0]
         row_layouts = contexts.row_layout, queries.row_layout
         unit = min(row_layouts[0].unit, row_layouts[1].unit)
         sizes = SideSizes.of(contexts, row_layouts[0], unit), SideSizes.of(queries, row_layouts[1], unit)
         return cls(
-            contexts, queries, pairs, direction, pooling, normalize, empty_score, precision, contexts.n_items,
+            contexts, queries, pairs, context_column, options, pooling, empty_score, precision, contexts.n_items,
             queries.n_items, row_layouts, unit, sizes,
         )  # fmt: skip
+
+    @property
+    def normalize(self) -> bool:
+        """Whether similarities are cosines."""
+        return self.options.normalize
+
+    @property
+    def apart(self) -> bool:
+        """Whether scores are made of maxima that lie in memory."""
+        return not self.options.plain
 
     @property
     def device(self) -> torch.device:
@@ -237,14 +249,15 @@ class MaxSimCall:
         k = slots_for(dim) if resident else 16 if in_registers else 32 if wide else 64
         small = resident or in_registers
         m = min(slots_for(width), SumMax.LARGEST_TILE) if by_items or alone else SumMax.LARGEST_TILE
-        plain = dim % k == 0 and not (small or index or self.normalize)
+        values = gradients and (self.normalize or self.apart)
+        plain = dim % k == 0 and not (small or index or values or self.normalize)
         if plain and not (by_items or alone):
             fills = [size // max(width, 1) * width / size for size in (SumMax.LARGEST_TILE, SumMax.LARGER_TILE)]
             m = SumMax.LARGER_TILE if fills[0] < SumMax.WELL_FILLED * fills[1] else m
         n = 64 if small or listed else min(SumMax.CELLS // m, 256)
         columns = SumMax.COLUMNS // 2 if in_registers or (index and by_items and not resident) else SumMax.COLUMNS
         kind = SearchKind(
-            index, gradients and self.normalize, listed, self.context_column, self.pooling, self.normalize,
+            index, values, listed, self.context_column, self.pooling, self.normalize,
             m, n, min(n, columns), k, resident, dim, self.unit, self.precision, 2 if wide and resident else 3,
         )  # fmt: skip
         return kind, 0 if by_items else m
@@ -276,7 +289,10 @@ class MaxSimCall:
         return cells * self.dim > SumMax.UNPLANNED_PRODUCTS
 
     def plan(self, index: bool, gradients: bool = False) -> MaxSimPlan:
-        """For scores or, with `index`, for places; there is something to search."""
+        """For scores or, with `index`, for places; with `gradients` a window of contexts at a time.
+
+        There is something to search.
+        """
         contexts, queries = self.contexts, self.queries
         planned, found_slots, n_tiles = self.planned, queries.slots, self.n_queries
         kind, size = self.cut(index, gradients)
@@ -302,7 +318,8 @@ class MaxSimCall:
         window = self.n_contexts
         if gradients:
             total = window if self.pairs is None else min(SumMax.PAIRS_AT_ONCE, self.pairs.size(0))
-            window = max(1, min(total, SumMax.WORKSPACE_BYTES // ((8 if self.normalize else 4) * pitch)))
+            bytes_of = 4 * (int(index) + int(kind.VALUES) + int(index and self.apart))
+            window = max(1, min(total, SumMax.WORKSPACE_BYTES // (bytes_of * pitch)))
         bits = n_groups = 0
         if planned:
             lengths = contexts.known_counts()

@@ -30,11 +30,13 @@ class Found(NamedTuple):
         scores: of pairs.
         indices: the best context of every query, of any integer dtype; −1 in an item without rows.
         maxima: their similarities in the same places, float32.
+        weights: what of a score's gradient they get, in the same places, float32.
     """
 
     scores: Tensor
     indices: Tensor
     maxima: Tensor
+    weights: Tensor
 
 
 class Strides(NamedTuple):
@@ -269,7 +271,7 @@ def best_of_tiles(queries, contexts, tables, out, sizes, KIND: tl.constexpr):
     for group in range(begin, tl.minimum(begin + decoded(sizes.run_groups), decoded(sizes.n_groups))):
         found, places = best_of_group(queries, offsets, scales, q, contexts, tables, group, sizes, KIND)
         item, last, wanted = items_of_columns(contexts, tables, group, sizes, KIND)
-        if KIND.INDEX:
+        if KIND.INDEX or KIND.VALUES:
             chosen = wanted[:, None] & (owners >= 0)[None, :]
             if KIND.POOLING == "max":
                 taken = chosen & (slot < 0)[None, :]
@@ -281,7 +283,8 @@ def best_of_tiles(queries, contexts, tables, out, sizes, KIND: tl.constexpr):
             cells = ((item - decoded(sizes.first_item)) * decoded(sizes.strides.index_context))[:, None] + slots[
                 None, :
             ]
-            tl.store(out.indices + cells, tl.minimum(tl.trans(places), last[:, None]), mask=chosen)
+            if KIND.INDEX:
+                tl.store(out.indices + cells, tl.minimum(tl.trans(places), last[:, None]), mask=chosen)
             if KIND.VALUES:
                 tl.store(out.maxima + cells, tl.trans(found), mask=chosen)
         else:
@@ -320,7 +323,7 @@ def best_of_items(queries, contexts, tables, pairs, out, sizes, KIND: tl.constex
             cells = tl.full((COLUMNS,), program, tl.int64) * decoded(sizes.strides.index_context)
         else:
             cells = (item - decoded(sizes.first_item)) * decoded(sizes.strides.index_context)
-            if KIND.INDEX:
+            if KIND.INDEX or KIND.VALUES:
                 cells += start_of(tables, query_item, sizes.strides.index_query)
         pool = tl.full((COLUMNS,), float("-inf") if KIND.POOLING == "max" else 0.0, tl.float32)
         pool_slot = tl.full((COLUMNS,), 0, tl.int32)
@@ -344,12 +347,12 @@ def best_of_items(queries, contexts, tables, pairs, out, sizes, KIND: tl.constex
                 pool_place = tl.where(greater, place, pool_place)
             else:
                 pool += of_piece
+                chosen = wanted[:, None] & inside[None, :]
                 if KIND.INDEX:
-                    chosen = wanted[:, None] & inside[None, :]
                     tl.store(out.indices + cells[:, None] + slots[None, :], tl.trans(places), mask=chosen)
-                    if KIND.VALUES:
-                        tl.store(out.maxima + cells[:, None] + slots[None, :], tl.trans(found), mask=chosen)
-        if KIND.INDEX:
+                if KIND.VALUES:
+                    tl.store(out.maxima + cells[:, None] + slots[None, :], tl.trans(found), mask=chosen)
+        if KIND.INDEX or KIND.VALUES:
             if KIND.POOLING == "max":
                 wanted = wanted & (pool_slot < n_rows)
                 tl.store(out.indices + cells + pool_slot, pool_place, mask=wanted)

@@ -12,8 +12,8 @@ from torch import Tensor
 from crossret_kernels.gpu.sides import Side
 from crossret_kernels.maxsim.triton.backward import add
 from crossret_kernels.maxsim.triton.call import MaxSimCall
-from crossret_kernels.maxsim.triton.forward import Found, Strides, find
 from crossret_kernels.maxsim.triton.parts import GradientPart
+from crossret_kernels.maxsim.triton.windows import windows
 
 
 def gradients(grad_scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
@@ -42,22 +42,11 @@ def _unordered(out: Tensor, side: Side) -> Tensor:
 
 def _add_all(call: MaxSimCall, grads: Tensor, wanted: tuple[bool, bool], outs: list[Tensor]) -> None:
     """All pairs, part by part within the workspace; what was found of a part is gone with the next."""
-    plan, operands = call.plan(index=True, gradients=True), call.operands()
-    total = call.pairs.size(0) if call.pairs is not None else call.n_contexts
-    indices = torch.empty(plan.window, plan.pitch, dtype=torch.int32, device=call.device)
-    values = torch.empty(indices.shape, dtype=torch.float32, device=call.device) if call.normalize else indices
-    found, strides = Found(plan.tables.groups, indices, values), Strides(0, 0, plan.pitch, plan.found_slots)
-    for first in range(0, total, plan.window):
-        count = min(plan.window, total - first)
-        if call.pooling == "max":
-            indices.fill_(-1)  # all but the best query's stay so
-        if call.pairs is not None:
-            pairs, own = call.pairs[first : first + count], grads[first : first + count]
-            find(call, plan, operands, found, strides, 0, pairs)
-            part = GradientPart(call, plan, operands, own, pairs, found, 0, call.n_contexts, first > 0)
-        else:
-            find(call, plan, operands, found, strides, first)
-            part = GradientPart(call, plan, operands, grads, None, found, first, count, first > 0)
+    for window in windows(call, index=True):
+        plan, operands, found, first, count, pairs = window
+        own = grads if pairs is None else grads[first : first + count]
+        items = (first, count) if pairs is None else (0, call.n_contexts)
+        part = GradientPart(call, plan, operands, own, pairs, found, *items, first > 0)
         for of_contexts, needed, out in zip((True, False), wanted, outs, strict=True):
             if needed:
                 add(part, of_contexts, out)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from crossret_kernels.maxsim.triton.call import MaxSimCall
 from crossret_kernels.maxsim.triton.forward import Found, Strides, find
+from crossret_kernels.maxsim.triton.windows import windows
 
 
 def scores(*arguments: Any) -> Tensor:
@@ -17,10 +18,14 @@ def scores(*arguments: Any) -> Tensor:
     out = torch.empty(call.shape, dtype=torch.float32, device=call.device)
     if call.is_empty:
         return out.fill_(call.empty_score or 0.0)
-    plan = call.plan(index=False)
-    unused = plan.tables.groups
     strides = (0, 0) if call.pairs is not None else call.in_order(*out.stride())
-    find(call, plan, call.operands(), Found(out, unused, unused), Strides(*strides, 0, 0))
+    if call.apart:
+        for _ in windows(call, index=False, scores=out, score_strides=strides):
+            pass
+    else:
+        plan = call.plan(index=False)
+        unused = [plan.tables.groups] * 3
+        find(call, plan, call.operands(), Found(out, *unused), Strides(*strides, 0, 0))
     empty = call.empty()
     return out if empty is None else out.masked_fill_(empty, call.empty_score or 0.0)
 
@@ -35,7 +40,7 @@ def indices(*arguments: Any) -> Tensor:
     plan = call.plan(index=True)
     context_stride, query_stride = (width, width) if call.pairs is not None else call.in_order(*out.stride()[:2])
     unused = plan.tables.groups
-    find(call, plan, call.operands(), Found(unused, out, unused), Strides(0, 0, context_stride, query_stride))
+    find(call, plan, call.operands(), Found(unused, out, unused, unused), Strides(0, 0, context_stride, query_stride))
     return in_masks_places(out, call)
 
 

@@ -53,6 +53,8 @@ def step(function: Any, sides: list[Tensor], lengths: list[Tensor], packed: bool
         (maxsim_scores, 1024, (50, 22), False, False, {}),
         (maxsim_scores, 128, (140, 32), False, True, {"pooling": "max"}),
         (maxsim_scores, 128, (36, 20), True, False, {}),
+        (maxsim_scores, 128, (36, 20), False, True, {"pooling": "topk", "top": 5}),
+        (maxsim_scores, 128, (36, 20), True, False, {"pooling": "lse", "clip_slope": 0.1}),
     ],
 )
 def test_ragged_batches_compile_nothing(

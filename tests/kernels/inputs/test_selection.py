@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels import (
+    UnsupportedByBackend,
     gated_attention_scores,
     gated_attention_weights,
     heterogeneous_attention_weights,
@@ -255,6 +256,31 @@ def test_numbers_are_what_their_floats_are(backend: str, name: str, number: Any)
     assert torch.equal(ours, theirs)
 
 
-def test_sum_max_has_no_lse() -> None:
-    with pytest.raises(ValueError, match="pooling must be one of sum, avg, max, not 'lse'"):
-        maxsim_scores(REGIONS, WORDS, pooling="lse")
+MAXSIM_ERRORS: tuple[Case, ...] = (
+    ("clip", {"clip_slope": -0.1}, ValueError, "clip_slope must be at least 0, not -0.1"),
+    ("lambda", {"lambda_lse": 0}, ValueError, "lambda_lse must be above 0 in float32, not 0.0"),
+    ("temperature", {"temperature": "1"}, TypeError, "temperature must be a number, not str"),
+    ("top", {"pooling": "topk", "top": 2.0}, TypeError, "top must be an integer, not float"),
+    ("no top", {"pooling": "topk"}, ValueError, "top must be at least 1 with pooling='topk'"),
+    ("top alone", {"top": 3}, ValueError, "and is for it alone, not 3"),
+    ("contexts", {"context_pooling": "sum"}, ValueError, "context_pooling must be one of max, lse, not 'sum'"),
+    ("kernels", {"context_pooling": "lse", "backend": "cpu"}, UnsupportedByBackend,
+     "backend 'cpu' has no kernels of context_pooling='lse': backend='torch' serves it"),
+    ("shape", {"word_weights": torch.ones(4, 2)}, ValueError, "word_weights must have shape "),
+    ("integers", {"word_weights": torch.ones(4, 2).long()}, TypeError, "word_weights must be floating-point numbers"),
+    ("side", {"region_weights": torch.ones(3, 2)}, ValueError,
+     "region_weights weigh maxima that this direction does not take: word_weights do"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "error", "message"), cases(MAXSIM_ERRORS))
+def test_bad_options_of_sum_max_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        maxsim_scores(REGIONS, WORDS, **options)
+
+
+def test_places_are_of_one_direction_and_of_maxima() -> None:
+    for option, message in (("direction", "direction must be one of t2i, i2t, not 'both'"), ("context_pooling", "max")):
+        value = "both" if option == "direction" else "lse"
+        with pytest.raises(ValueError, match=message):
+            maxsim_argmax(REGIONS, WORDS, **{option: value})

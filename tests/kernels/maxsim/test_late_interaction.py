@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from crossret_kernels.inputs.blocks import FeatureBlocks
 from crossret_kernels.late_interaction import explain, maxsim, maxsim_both_ways, maxsim_pairs, retrieve
-from crossret_kernels.maxsim import both
+from crossret_kernels.maxsim import op
 from crossret_kernels.topk import streamed as topk
 
 DIM = 8
@@ -365,8 +365,8 @@ class TestBoth:
 
     def test_items_too_long_for_one_product(self, monkeypatch: pytest.MonkeyPatch) -> None:
         expected = maxsim_both_ways(QUERIES, DOCUMENTS)
-        monkeypatch.setattr(both, "MOST_CELLS", 29)  # of 5 × 6
-        monkeypatch.setattr(both, "_BOTH", None)
+        monkeypatch.setattr(op, "MOST_CELLS", 29)  # of 5 × 6
+        monkeypatch.setattr(op, "BOTH_WAYS", {"cpu": None})
         for scores, other in zip(maxsim_both_ways(QUERIES, DOCUMENTS), expected, strict=True):
             torch.testing.assert_close(scores, other)
 

@@ -1,0 +1,99 @@
+"""Sides and pairs of late interaction, checked: queries in the images' place, documents in the captions'."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from crossret_kernels.inputs.call import Call, Features, Lengths, as_sides
+from crossret_kernels.inputs.pairs import Pairs, as_pairs
+from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.inputs.tensors import Array, SideNames, check_dense
+
+QUERIES = SideNames("queries", "query_lengths", "query_mask", "query")
+DOCUMENTS = SideNames("documents", "document_lengths", "document_mask", "document")
+NAMES = QUERIES, DOCUMENTS
+
+
+def checked_sides(
+    queries: Features,
+    documents: Features,
+    lengths: tuple[Lengths, Lengths],
+    masks: tuple[Array | None, Array | None],
+    empty_score: float | None,
+) -> tuple[Ragged, Ragged]:
+    """Both, checked."""
+    queries, query_mask = several(queries, masks[0], QUERIES)
+    documents, document_mask = several(documents, masks[1], DOCUMENTS)
+    return as_sides(queries, documents, *lengths, query_mask, document_mask, empty_score, NAMES)
+
+
+def listed_or_own(sides: tuple[Ragged, Ragged], pairs: Array | None, empty_score: float | None) -> Call:
+    """Pairs, checked; of None each query with the document in its place."""
+    if pairs is not None:
+        return listed_pairs(sides, pairs, empty_score)
+    queries, documents = sides
+    if len(queries) != len(documents):
+        counts = f"{len(queries)} queries and {len(documents)} documents"
+        raise ValueError(f"{counts} make no pairs: pass pairs, or as many of both")
+    device = queries.values.device
+    listed = torch.arange(len(queries), device=device)[:, None].expand(-1, 2)
+    return Call(queries, documents, Pairs(listed, None, device, listed), empty_score)
+
+
+def every_pair(
+    queries: Features,
+    documents: Features,
+    lengths: tuple[Lengths, Lengths],
+    masks: tuple[Array | None, Array | None],
+    empty_score: float | None,
+) -> Call:
+    """Every query with every document, or with those of its own as candidates, of documents (n_queries, K, L, D)."""
+    if dimensions(documents) != 4:
+        return Call(*checked_sides(queries, documents, lengths, masks, empty_score), None, empty_score)
+    shape, documents, own_mask, own_lengths = _flat(documents, masks[1], lengths[1])
+    sides = checked_sides(queries, documents, (lengths[0], own_lengths), (masks[0], own_mask), empty_score)
+    if shape[0] != len(sides[0]):
+        raise ValueError(
+            f"documents of {shape[0]} queries, (n_queries, K, L, D), but there are {len(sides[0])} queries"
+        )
+    own = Pairs(torch.arange(shape[0] * shape[1]).view(shape), "image", sides[0].values.device)
+    return Call(*sides, own, empty_score)
+
+
+def listed_pairs(sides: tuple[Ragged, Ragged], pairs: Array, empty_score: float | None) -> Call:
+    """Listed pairs (P, 2), checked."""
+    return Call(*sides, as_pairs(pairs, None, None, "image", *sides, (QUERIES.item, DOCUMENTS.item)), empty_score)
+
+
+def dimensions(features: Any) -> int | None:
+    """Dimensions of a tensor or an array; None of packed or listed ones."""
+    return features.ndim if isinstance(features, (Tensor, np.ndarray)) else None
+
+
+def several(features: Features, mask: Array | None, names: SideNames) -> tuple[Features, Array | None]:
+    """One item, (L, D), as the only one of several."""
+    if dimensions(features) != 2:
+        return features, mask
+    if isinstance(features, Tensor):
+        check_dense(features, names.features)
+    return features[None], mask[None] if dimensions(mask) == 1 else mask  # type: ignore[index,call-overload]
+
+
+def _flat(documents: Any, mask: Any, lengths: Any) -> tuple[tuple[int, int], Any, Any, Any]:
+    """(n_queries, K), and (n_queries, K, L, D) as (n_queries · K, L, D), with what tells of their rows."""
+    for own, name in zip((documents, lengths, mask), DOCUMENTS[:3], strict=True):
+        if isinstance(own, Tensor):
+            check_dense(own, name)
+    n, k, longest, dim = documents.shape
+    if dimensions(mask) is not None:
+        if tuple(mask.shape) != (n, k, longest):  # of which another order would have as many places
+            expected = f"(n_queries, K, L) = {(n, k, longest)}"
+            raise ValueError(f"{DOCUMENTS.mask} must have shape {expected}, got {tuple(mask.shape)}")
+        mask = mask.reshape(n * k, longest)
+    if dimensions(lengths) == 2 and tuple(lengths.shape) == (n, k):
+        lengths = lengths.reshape(n * k)
+    return (n, k), documents.reshape(n * k, longest, dim), mask, lengths
