@@ -37,7 +37,8 @@ class CrossAttentionScorer(nn.Module):
     """SCAN's stacked cross attention (Eqs. 1-8), as ``scan_scores`` makes it. No parameters.
 
     Args:
-        direction: "t2i" (words attend to regions) or "i2t" (regions attend to words); also by its name.
+        direction: "t2i" (words attend to regions), "i2t" (regions attend to words) or "both", the mean of their scores,
+            which has no ``attention`` and no ``contributions``; also by its name.
         options: how pairs are scored; None: the defaults of ``crossret_kernels.ScanOptions``, which documents them.
         **fields: fields of ``ScanOptions``, in place of those of `options`.
 

@@ -13,6 +13,7 @@ from crossret_kernels.fastest import asked, fastest_first
 from crossret_kernels.inputs.call import Call
 from crossret_kernels.inputs.options import Directed
 from crossret_kernels.operations import Operand
+from crossret_kernels.padded.arithmetic import mean
 from crossret_kernels.torch_internals import reduced_float32
 
 
@@ -52,16 +53,18 @@ def serve(
         width: places for the queries of a result that has one for each, None for as many as the longest has.
         fill: results of pairs of an empty item, where that is not the empty score.
     """
-    values, direction = call.values, options.direction
+    values, ways = call.values, options.ways
+    direction = ways[0].direction
     queries = call.sides(direction)[0] if width else None
     left = tuple(name for name in table if name not in _IN_TORCH)
     first = fastest_of(call, direction) if backend is None and values.is_cuda and "cuda" in table else ()
     while (chosen := select_backend(backend, values.device, values.dtype, None, left, first)) not in _IN_TORCH:
         on_cpu = chosen == "cpu"
-        arguments = (call.empty_score, reduced_float32(not on_cpu), *options.codes, *width)
+        first_arguments, own = (call.empty_score, reduced_float32(not on_cpu)), listed if on_cpu else None
         try:
             check_supported(chosen, options)
-            return call.run(table[chosen], arguments, listed=listed if on_cpu else None, queries=queries)
+            each = ((*first_arguments, *way.codes, *width) for way in ways)
+            return mean([call.run(table[chosen], arguments, listed=own, queries=queries) for arguments in each])
         except UnsupportedByBackend:
             if backend is not None:
                 raise

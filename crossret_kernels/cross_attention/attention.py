@@ -16,6 +16,34 @@ UNSHIFTED = 2.0**64  # λ₁ up to which λ₁ / norm is finite, and so are the 
 UNSHIFTED_HALF = 2.0**8  # likewise in float16, of all but the least norms
 
 
+def attention_weights(similarities: Tensor, context_mask: Tensor, query_mask: Tensor, options: ScanOptions) -> Tensor:
+    """Weights p (…, C, Q) of every query, zero at contexts that are padding; arguments as `attention_logits`."""
+    contexts = context_mask[..., :, None]
+    counts = contexts.sum(-2, keepdim=True)
+    if options.norm == "minmax":
+        p = _spread(similarities, contexts, 1 / counts if options.threshold is None else options.threshold)
+    else:
+        p = torch.softmax(attention_logits(similarities, context_mask, query_mask, options), -2)
+    if not options.focal:
+        return p
+    fixed = p.detach()
+    kept = fixed * counts > fixed.sum(-2, keepdim=True)
+    p = p.where(kept | ~kept.any(-2, keepdim=True), 0)
+    return p / p.sum(-2, keepdim=True)
+
+
+def _spread(s: Tensor, contexts: Tensor, threshold: Tensor | float) -> Tensor:
+    """SPARC's weights n / Σ n, n = (s − min s) / (max s − min s) or 0 below the threshold; 1 / C where all s agree."""
+    least = s.masked_fill(~contexts, torch.inf).amin(-2, keepdim=True)
+    most = s.masked_fill(~contexts, -torch.inf).amax(-2, keepdim=True)
+    scale = power_of_two(torch.maximum(least.abs(), most.abs()))
+    least = least * scale
+    width = most * scale - least
+    n = safe_divide(s * scale - least, width)
+    n = n.masked_fill((n < threshold) & (width != 0), 0).masked_fill(width == 0, 1).masked_fill(~contexts, 0)
+    return n / n.sum(-2, keepdim=True)
+
+
 def attention_logits(similarities: Tensor, context_mask: Tensor, query_mask: Tensor, options: ScanOptions) -> Tensor:
     """λ₁·n of docs/kernels.md §1, steps 2–4 (SCAN Eq. 3), (…, C, Q), minus infinity at contexts that are padding.
 
@@ -24,7 +52,8 @@ def attention_logits(similarities: Tensor, context_mask: Tensor, query_mask: Ten
     """
     x = F.leaky_relu(similarities, options.clip_slope) if options.clips else similarities
     most = UNSHIFTED_HALF if similarities.dtype == torch.float16 else UNSHIFTED
-    factor, shifts = options.lambda_softmax, options.norm == "none" or abs(options.lambda_softmax) > most
+    factor = options.inverse_temperature
+    shifts = options.norm == "none" or abs(factor) > most
     inner = 1.0 if shifts else factor
     if options.norm == "softmax":
         n = inner * torch.softmax(x + _outside(query_mask[..., None, :], -torch.inf, x), -1)
@@ -51,9 +80,9 @@ def _outside(mask: Tensor, value: float, like: Tensor) -> Tensor:
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill(~mask, value)
 
 
-def relevances(products: Tensor, attended_norms: Tensor, queries: Tensor) -> Tensor:
-    """The cosine of SCAN Eq. 4 of every query from q·a and ‖a‖ (…, Q)."""
-    lengths = vector_length(queries)
+def relevances(products: Tensor, attended_norms: Tensor, queries: Tensor, relevance: str = "cosine") -> Tensor:
+    """The cosine of SCAN Eq. 4 of every query from q·a and ‖a‖ (…, Q), or the "projection", by a length ‖q‖ of 1."""
+    lengths = vector_length(queries) if relevance == "cosine" else torch.ones_like(attended_norms)
     scales = power_of_two(lengths), power_of_two(attended_norms)
     product, floor = lengths * scales[0] * (attended_norms * scales[1]), EPS * scales[0] * scales[1]
     floored = (product != 0) & (product < floor)

@@ -25,7 +25,7 @@ class ScanContributions(NamedTuple):
     Attributes:
         scores: (P,).
         weights: (P, Q, C), how each query attends to the contexts.
-        relevances: (P, Q), each query's cosine with what it attends to.
+        relevances: (P, Q), each query's cosine with what it attends to, or its projection on that.
         contributions: (P, Q) float64, each query's share of the score. Summed in float64 and rounded to float32 they
             are a float32 score, bit for bit; of float64 features they add up to float64's rounding.
     """

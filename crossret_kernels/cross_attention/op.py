@@ -12,7 +12,7 @@ from crossret_kernels.cross_attention.options import ScanFields, ScanOptions
 from crossret_kernels.cross_attention.reference import scan_scores_reference
 from crossret_kernels.cross_attention.torch import scan_scores_chunked
 from crossret_kernels.inputs.call import Call, Features, Lengths, as_call
-from crossret_kernels.inputs.options import checked
+from crossret_kernels.inputs.options import DIRECTIONS, checked, choose
 from crossret_kernels.inputs.tensors import Array, autocasts
 from crossret_kernels.operations import Kernels, Operand, define
 from crossret_kernels.two_sides import LISTED_SIDES, OPTIONS, PLAIN_SIDES, SIDES, scores_like, serve
@@ -89,10 +89,11 @@ def scan_scores(
             them. Where a gradient is required, a list of all their pairs is kept for it, 16 bytes each, as of `pairs`
             that are not int64; else "cpu", "triton" and "cuda" never hold more than 2 MiB of it.
         query: whose candidates they are: "caption" or "image"; None: the attending side's (captions' for t2i, images'
-            for i2t).
+            for i2t), of "both" captions'.
         factors: `scan_factors` of the attended side, its regions for "t2i", its words for "i2t", made of the same
             features with the same `normalize`: "cpu" then does without their Gram matrices, which other backends, and
-            it under autocast, make all the same. Those of other features give wrong scores. Without gradients alone.
+            it under autocast, make all the same. Those of other features give wrong scores. Without gradients, and of
+            one direction, alone.
         backend: "cpu", "triton", "cuda", "torch", "reference"; None takes what CROSSRET_BACKEND prefers
             where it serves the call, else the fastest that does.
 
@@ -125,6 +126,7 @@ def scan_scores(
     call = as_call(sides, pairs, candidates, query, options.direction)
     table = SCORES
     if factors is not None:
+        choose("direction beside factors", options.direction, DIRECTIONS)
         kept = check_factors(factors, call.sides(options.direction)[1])
         if call.gradients:
             raise ValueError("factors serve scores without gradients, and the features require them")

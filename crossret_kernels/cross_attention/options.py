@@ -8,10 +8,22 @@ from typing import ClassVar
 
 from typing_extensions import TypedDict
 
-from crossret_kernels.inputs.options import DIRECTIONS, FLOAT32_TINY, Directed, check_flag, choose, keep_numbers
+from crossret_kernels.inputs.options import (
+    DIRECTIONS,
+    FLOAT32_TINY,
+    Directed,
+    check_flag,
+    check_number,
+    checked,
+    choose,
+    keep_numbers,
+)
 from crossret_kernels.padded.arithmetic import POOLINGS
 
-NORM_MODES = ("softmax", "l2norm", "clipped_l2norm", "l1norm", "clipped_l1norm", "clipped", "no_norm")
+NORM_MODES = ("softmax", "l2norm", "clipped_l2norm", "l1norm", "clipped_l1norm", "clipped", "no_norm", "minmax")
+RELEVANCES = ("cosine", "projection")
+# Values of options that kernels of "cpu" alone compute by. None compute by "minmax".
+_OF_CPU_ALONE = {"relevance": "projection", "focal": True}
 
 
 class ScanFields(TypedDict, total=False):
@@ -21,9 +33,12 @@ class ScanFields(TypedDict, total=False):
     normalize: bool
     raw_feature_norm: str
     clip_slope: float
-    lambda_softmax: float
+    lambda_softmax: float | tuple[float, float]
     pooling: str
     lambda_lse: float
+    relevance: str
+    focal: bool
+    threshold: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,15 +48,29 @@ class ScanOptions(Directed):
     These functions take one as `options`, and its fields as keywords, which come before those of `options`.
 
     Attributes:
-        direction: "t2i": words attend to regions (Text-Image); "i2t": regions attend to words (Image-Text).
+        direction: "t2i": words attend to regions (Text-Image); "i2t": regions attend to words (Image-Text); "both": the
+            mean of both directions' scores, as SCAN's ensembles take it, of `scan_scores` and `scan_topk` alone.
         normalize: whether to divide every region and word by its L2 norm first (Eq. 1); zero vectors stay zero.
         raw_feature_norm: similarities' normalisation along the attending side: "softmax", "l2norm", "clipped_l2norm",
-            "l1norm", "clipped_l1norm", "clipped" or "no_norm".
+            "l1norm", "clipped_l1norm", "clipped" or "no_norm". "minmax" (SPARC, Bica et al. 2024) has no softmax behind
+            it: of the similarities s of a query with its C contexts n = (s − min s) / (max s − min s), 0 where it is
+            below the threshold, and the weights are n / Σ n. Gradients go through min and max, which ties share. Where
+            all s are equal, as of one context, the weights are 1 / C and have no gradient.
         clip_slope: slope of the leaky clip below zero in the clipped modes; 0 is the paper's [s]₊, 0.1 its code.
-        lambda_softmax: inverse temperature λ₁ of the attention (Eq. 3).
+        lambda_softmax: inverse temperature λ₁ of the attention (Eq. 3), which "minmax" does not use; of direction
+            "both" one for both, or a pair (of t2i, of i2t).
         pooling: of the relevances over the attending side: "lse" (Eqs. 5, 7), "avg" (Eqs. 6, 8), "sum", "max" or
             "softmax", Σ p_i R_i with p = softmax(λ₂ R), the weighted pooling of X-CLIP and of CHAN's ablations.
         lambda_lse: λ₂ of "lse" and "softmax", above 0.
+        relevance: of a query q that attends to a: "cosine" (Eq. 4), or "projection", q·a / ‖a‖, the cosine times ‖q‖
+            (CHAN, Pan et al. 2023: direction "i2t", raw_feature_norm "no_norm", lambda_softmax one by its τ).
+        focal: whether of a query's C weights those above their mean alone stay, normalised to the sum 1 again (BFAN,
+            Liu et al. 2019, "equal"). Which stay has no gradient. Where none is above, as all are equal, all stay; the
+            published code divides 0 by 0 there.
+        threshold: of "minmax", 0 to 1; None: 1 / C.
+
+    Backend "cpu" serves all but "minmax"; "triton" and "cuda" neither that nor "projection" nor focal weights. "torch"
+    and "reference" serve all.
 
     Raises:
         ValueError: a field is out of range. TypeError: one is no number or no flag. Both name it.
@@ -49,27 +78,56 @@ class ScanOptions(Directed):
 
     schema: ClassVar[str] = (
         "int direction, bool normalize, int raw_feature_norm, float clip_slope, float lambda_softmax, int pooling, "
-        "float lambda_lse"
+        "float lambda_lse, int relevance, bool focal"
     )
+    uncoded: ClassVar[tuple[str, ...]] = ("threshold",)
     modes: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "direction": DIRECTIONS, "raw_feature_norm": NORM_MODES, "pooling": POOLINGS,
+        "direction": DIRECTIONS, "raw_feature_norm": NORM_MODES, "pooling": POOLINGS, "relevance": RELEVANCES,
     }  # fmt: skip
     direction: str = "t2i"
     normalize: bool = False
     raw_feature_norm: str = "clipped_l2norm"
     clip_slope: float = 0.1
-    lambda_softmax: float = 9.0
+    lambda_softmax: float | tuple[float, float] = 9.0
     pooling: str = "avg"
     lambda_lse: float = 6.0
+    relevance: str = "cosine"
+    focal: bool = False
+    threshold: float | None = None
 
     def __post_init__(self) -> None:
+        both, pair = self.direction == "both", self.lambda_softmax
         for name, allowed in self.modes.items():
-            choose(name, getattr(self, name), allowed)
-        check_flag("normalize", self.normalize)
-        keep_numbers(self, "clip_slope", "lambda_softmax", "lambda_lse")
+            choose(name, getattr(self, name), (*allowed, "both") if name == "direction" else allowed)
+        for name in ("normalize", "focal"):
+            check_flag(name, getattr(self, name))
+        keep_numbers(self, "clip_slope", "lambda_lse", *(() if self.threshold is None else ("threshold",)))
+        if not isinstance(pair, tuple):
+            keep_numbers(self, "lambda_softmax")
+        elif not both or len(pair) != 2:
+            raise ValueError(f"lambda_softmax is a number, or of direction 'both' a pair (t2i, i2t), not {pair!r}")
+        else:
+            object.__setattr__(self, "lambda_softmax", tuple(check_number("lambda_softmax", x) for x in pair))
         if self.lambda_lse < FLOAT32_TINY:
             raise ValueError(f"lambda_lse must be above 0 in float32, not {self.lambda_lse!r}")
-        self.carry()
+        if self.threshold is not None and not 0 <= self.threshold <= 1:
+            raise ValueError(f"threshold must be in [0, 1] or None, not {self.threshold!r}")
+        if not both:
+            self.carry()
+
+    @property
+    def ways(self) -> tuple[ScanOptions, ...]:
+        if self.direction != "both":
+            return (self,)
+        own = self.lambda_softmax
+        lambdas = own if isinstance(own, tuple) else (own, own)
+        fields = ({"direction": way, "lambda_softmax": x} for way, x in zip(DIRECTIONS, lambdas, strict=True))
+        return tuple(checked(ScanOptions, self, of_way) for of_way in fields)
+
+    def unsupported(self, backend: str) -> str | None:
+        refused = {"raw_feature_norm": "minmax", **({} if backend == "cpu" else _OF_CPU_ALONE)}
+        found = (f"{name}={value!r}" for name, value in refused.items() if getattr(self, name) == value)
+        return next(found, None)
 
     @property
     def clips(self) -> bool:
@@ -77,6 +135,12 @@ class ScanOptions(Directed):
 
     @property
     def norm(self) -> str:
-        """raw_feature_norm without the clip: "softmax", "l2norm", "l1norm" or "none"."""
+        """raw_feature_norm without the clip: "softmax", "l2norm", "l1norm", "minmax" or "none"."""
         name = self.raw_feature_norm.removeprefix("clipped_")
-        return name if name in ("softmax", "l2norm", "l1norm") else "none"
+        return name if name in ("softmax", "l2norm", "l1norm", "minmax") else "none"
+
+    @property
+    def inverse_temperature(self) -> float:
+        """λ₁ of one direction."""
+        assert not isinstance(self.lambda_softmax, tuple)
+        return self.lambda_softmax

@@ -7,20 +7,23 @@ from torch import Tensor
 
 from crossret_kernels.cross_attention.attention import (
     attended_or_none,
-    attention_logits,
+    attention_weights,
     relevances,
     score_with_attention,
 )
 from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.padded.arithmetic import pool, safe_normalize, vector_length
+from crossret_kernels.padded.arithmetic import mean, pool, safe_normalize, vector_length
 from crossret_kernels.padded.forms import pad_items
 
 
 def scan_scores_reference(regions: Ragged, words: Ragged, pairs: Tensor | None, options: ScanOptions) -> Tensor:
     """Scores with the attended vectors built, at the inputs' precision: the oracle when the inputs are float64."""
-    _, _, relevance, _, query_mask = _attend(regions, words, pairs, options)
-    return pool(relevance, query_mask.expand(relevance.shape), options.pooling, options.lambda_lse)
+    scores = []
+    for way in options.ways:
+        _, _, relevance, _, query_mask = _attend(regions, words, pairs, way)
+        scores.append(pool(relevance, query_mask.expand(relevance.shape), way.pooling, way.lambda_lse))
+    return mean(scores)
 
 
 def scan_attend_reference(
@@ -52,7 +55,8 @@ def _attend(
     sides = (v, v_mask, e, e_mask) if options.direction == "t2i" else (e, e_mask, v, v_mask)
     contexts, context_mask, queries, query_mask = sides
     s = torch.einsum("...cd,...qd->...cq", contexts, queries)
-    alpha = torch.softmax(attention_logits(s, context_mask, query_mask, options), -2)
+    alpha = attention_weights(s, context_mask, query_mask, options)
     attended = torch.einsum("...cq,...cd->...qd", alpha, contexts)
     products = (queries * attended).sum(-1)
-    return attended, alpha, relevances(products, vector_length(attended), queries), context_mask, query_mask
+    found = relevances(products, vector_length(attended), queries, options.relevance)
+    return attended, alpha, found, context_mask, query_mask

@@ -13,11 +13,11 @@ from crossret_kernels.cross_attention.options import ScanFields, ScanOptions
 from crossret_kernels.cross_attention.reference import scan_attend_reference
 from crossret_kernels.cross_attention.torch import scan_attend_chunked
 from crossret_kernels.inputs.call import Features, Lengths, as_call, check_traceable
-from crossret_kernels.inputs.options import checked
+from crossret_kernels.inputs.options import DIRECTIONS, checked, choose
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.operations import Kernels, define
 from crossret_kernels.torch_internals import reduced_float32, transformed
-from crossret_kernels.two_sides import SIDES, scores_like
+from crossret_kernels.two_sides import SIDES, check_supported, scores_like
 
 # Numbers of places for the queries and contexts of a pair, and whether attended vectors are wanted.
 _OPTIONS = f"{ATTENTION_OPTIONS}, SymInt query_places, SymInt context_places, bool attended"
@@ -57,8 +57,9 @@ class ScanAttended(NamedTuple):
         scores: (P,).
         attended: (P, Q, D), what each query attends to: the contexts averaged by the weights (SCAN Eq. 2), of
             features that are to be normalised by their unit vectors.
-        weights: (P, Q, C), the softmax of SCAN Eq. 3: how each query attends to the contexts.
-        relevances: (P, Q), the cosines of Eq. 4 that are pooled to the score.
+        weights: (P, Q, C), the softmax of SCAN Eq. 3, or what options have in its place: how each query attends to the
+            contexts.
+        relevances: (P, Q), the cosines of Eq. 4, or projections, that are pooled to the score.
     """
 
     scores: Tensor
@@ -111,6 +112,7 @@ def attend(
     """The results of the function of this name, of sides as `as_sides` takes them; `scan_attend` alone has attended
     vectors, others get (P, Q, 0).
     """
+    choose(f"direction of {name}", options.direction, DIRECTIONS)
     call, attended = as_call(sides, pairs, candidates, query, options.direction), name == "scan_attend"
     if call.pairs is None:
         raise ValueError(f"{name} takes pairs or candidates: what is made of all pairs is not kept")
@@ -124,6 +126,7 @@ def attend(
         own = (call.empty_score, reduced_float32(chosen != "cpu"), *options.codes, *widths, attended)
         numbers = 1 + contexts.width + (values.size(-1) if attended else 0)
         try:
+            check_supported(chosen, options)
             return [call.as_scores(x) for x in call.run(KERNELS[chosen], own, queries=queries, numbers=numbers)]
         except UnsupportedByBackend:
             if backend is not None:

@@ -23,8 +23,9 @@ class ScanAttention(NamedTuple):
 
     Attributes:
         scores: (P,).
-        weights: (P, Q, C), the softmax of SCAN Eq. 3: how each query attends to the contexts.
-        relevances: (P, Q), the cosines of Eq. 4 that are pooled to the score.
+        weights: (P, Q, C), the softmax of SCAN Eq. 3, or what options have in its place: how each query attends to the
+            contexts.
+        relevances: (P, Q), the cosines of Eq. 4, or projections, that are pooled to the score.
     """
 
     scores: Tensor

@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 from crossret_kernels.cross_attention.op import scan_scores
 from crossret_kernels.cross_attention.options import ScanFields, ScanOptions
 from crossret_kernels.inputs.call import Features, Lengths
-from crossret_kernels.inputs.options import checked
+from crossret_kernels.inputs.options import DIRECTIONS, checked, choose
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.topk.streamed import Progress, feature_topk
 
@@ -60,6 +60,8 @@ def scan_topk(
             lengths are checked before anything is scored.
     """
     options = checked(ScanOptions, options, fields)
+    if factors is not None:
+        choose("direction beside factors", options.direction, DIRECTIONS)
     score = partial(scan_scores, options=options, empty_score=empty_score, backend=backend)
     return feature_topk(
         score, regions, words, region_lengths, word_lengths, k=k, query=query, progress=progress,

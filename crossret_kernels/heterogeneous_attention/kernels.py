@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.heterogeneous_attention.first_layer import FirstLayerItems
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
 from crossret_kernels.inputs.tensors import autocasts
@@ -70,13 +71,13 @@ def fused_scores(
         for side in (images, captions)
         for x in (part.contiguous() for part in side)
     )
-    direction, _, _, _, lambda_softmax, pooling, lambda_lse = options.local.codes
+    codes = dict(zip(ScanOptions.coded(), options.local.codes, strict=True))
     local, device = options.matching == "local", images.mask.device.type
     halves = halves or (autocasts(device) and torch.get_autocast_dtype(device) == torch.bfloat16)
     score = for_gradients(_NAMES[backend]) if graph_alone else KERNELS[backend]
     scores: Tensor = score(
-        *sides, layer.norm_weight, layer.norm_bias, options.lambda_attention, local, direction, lambda_softmax, pooling,
-        lambda_lse, halves,
+        *sides, layer.norm_weight, layer.norm_bias, options.lambda_attention, local,
+        *(codes[name] for name in ("direction", "lambda_softmax", "pooling", "lambda_lse")), halves,
     )  # fmt: skip
     return scores
 

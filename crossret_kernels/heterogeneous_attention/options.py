@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 
 from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.inputs.operands import check_operand
-from crossret_kernels.inputs.options import check_flag, choose, keep_numbers
+from crossret_kernels.inputs.options import DIRECTIONS, check_flag, choose, keep_numbers
 
 MATCHINGS = ("local", "global")
 LAYER_NORM_EPS = 1e-5
@@ -93,6 +93,7 @@ class HeterogeneousOptions:
             raise ValueError(f"heads must be at least 1, not {self.heads}")
         keep_numbers(self, "lambda_attention")
         choose("matching", self.matching, MATCHINGS)
+        choose("direction", self.direction, DIRECTIONS)
         check_flag("normalize", self.normalize)
         _ = self.local  # checks what it is made of
 

@@ -24,26 +24,32 @@ class Coded:
 
     Attributes:
         schema: the arguments of operations.
+        uncoded: fields that operations do not take.
         modes: all names that a field may have, by the field; an operation takes the place of one among them.
         codes: the arguments' values.
     """
 
     schema: ClassVar[str]
+    uncoded: ClassVar[tuple[str, ...]] = ()
     modes: ClassVar[Mapping[str, tuple[str, ...]]]
     codes: tuple[Any, ...]  # no field of theirs
 
+    @classmethod
+    def coded(cls) -> list[str]:
+        """Names of the fields that operations take, in their order."""
+        return [field.name for field in fields(cls) if field.name not in cls.uncoded]  # type: ignore[arg-type]
+
     def carry(self) -> None:
         """Keeps the codes of the fields, once they are checked."""
-        modes = self.modes
-        codes = tuple(modes[name].index(value) if name in modes else value for name, value in vars(self).items())
+        modes, coded = self.modes, {name: x for name, x in vars(self).items() if name not in self.uncoded}
+        codes = tuple(modes[name].index(value) if name in modes else value for name, value in coded.items())
         object.__setattr__(self, "codes", codes)  # they are frozen
 
     @classmethod
     @lru_cache
     def of_codes(cls, *codes: Any) -> Any:
         """From what operations take; what is behind the options is left out."""
-        names, modes = [field.name for field in fields(cls)], cls.modes  # type: ignore[arg-type]
-        coded = dict(zip(names, codes, strict=False))
+        modes, coded = cls.modes, dict(zip(cls.coded(), codes, strict=False))
         return cls(**{name: modes[name][code] if name in modes else code for name, code in coded.items()})
 
 
@@ -51,6 +57,11 @@ class Directed(Coded):
     """Options of scores that have a direction."""
 
     direction: str
+
+    @property
+    def ways(self) -> tuple[Directed, ...]:
+        """Options of each direction whose scores are averaged."""
+        return (self,)
 
     def unsupported(self, backend: str) -> str | None:
         """Which of these options the backend's kernels do not have, if any, as a user writes it."""

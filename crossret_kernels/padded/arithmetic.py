@@ -4,7 +4,8 @@ PyTorch backends.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -87,6 +88,14 @@ def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
     """x / y, zero with zero gradient where y = 0."""
     valid = denominator != 0
     return torch.where(valid, numerator, 0) / denominator.where(valid, 1)
+
+
+def mean(results: Sequence[Any]) -> Any:
+    """The mean of scores; of one result, itself."""
+    if len(results) == 1:
+        return results[0]
+    first, *others = (result / len(results) for result in results)
+    return sum(others, start=first)
 
 
 def pool(values: Tensor, mask: Tensor, pooling: str, lambda_lse: float, top: int = 0) -> Tensor:

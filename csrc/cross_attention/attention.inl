@@ -96,6 +96,11 @@ static void attended_squares(const Factor& factor, int64_t n, const AttentionTil
   }
 }
 
+// ‖q‖ of a block's queries; null where they count as 1.
+static inline const float* query_norms(const CrossAttentionOptions& options, const QueryBlock& block) {
+  return options.projects ? nullptr : block.norms;
+}
+
 // The attention of a block's queries over one context item: fills the tile's weights and all of `queries`. `attended`,
 // unless it is null, receives U p or Cᵀ p, row stride tile.ld.
 static void attend(const CrossAttentionOptions& options, const RaggedView& query_side, const Rectangle& pairs,
@@ -116,7 +121,8 @@ static void attend(const CrossAttentionOptions& options, const RaggedView& query
   } else {
     attended_squares(factor, block.columns, tile, queries);
   }
-  for (j = 0; j < block.columns; j += V::width) finish_relevance(queries, j, block.norms);
+  const float* const norms = query_norms(options, block);
+  for (j = 0; j < block.columns; j += V::width) finish_relevance(queries, j, norms);
 }
 
 }  // namespace CROSSRET_ISA

@@ -118,7 +118,7 @@ static void backward_block(const CrossAttentionCall& call, const CrossAttentionG
   const bool more = call.given.there();
   if (more) given_gradients(call, out, pairs, group, item, row, block, buffers);
   for (int64_t j = 0; j < block.columns; j += V::width) {
-    logit_gradients(options.lambda_softmax, rows, tile, queries, block.norms, j, grads, buffers.given,
+    logit_gradients(options.lambda_softmax, rows, tile, queries, query_norms(options, block), j, grads, buffers.given,
                     buffers.weight_grads, buffers.scaled_weights);
   }
   // ∂L/∂G + its transpose: Σ over queries of 2 ∂L/∂(pᵀGp) p pᵀ.

@@ -21,7 +21,11 @@ inline CrossAttentionOptions take_attention_options(Arguments& arguments) {
   const auto norm = arguments.take<int64_t>();
   const auto slope = arguments.take<double>(), lambda_softmax = arguments.take<double>();
   const auto pooling = arguments.take<int64_t>();
-  return attention_options(norm, slope, lambda_softmax, pooling, arguments.take<double>());
+  CrossAttentionOptions options = attention_options(norm, slope, lambda_softmax, pooling, arguments.take<double>());
+  constexpr bool projects[] = {false, true};
+  options.projects = chosen("relevance", projects, arguments.take<int64_t>());
+  options.focal = arguments.take<bool>();
+  return options;
 }
 
 }  // namespace crossret

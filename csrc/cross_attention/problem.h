@@ -16,6 +16,8 @@ struct CrossAttentionOptions {
   float lambda_softmax;
   Pooling pooling;
   float lambda_lse;
+  bool projects = false;  // a query's length counts as 1 in its relevance
+  bool focal = false;     // weights that are not above a query's mean are zero
 };
 
 // Attention of listed pairs, by slot, or its gradients: a row for each place of a query, zeros at places without one.

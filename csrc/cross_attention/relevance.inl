@@ -235,6 +235,24 @@ static void norm_gradients(const CrossAttentionOptions& options, const Attention
   });
 }
 
+// Focal attention (BFAN) of one vector of queries: zeros in place of weights that are not above a query's mean, and
+// sums of those that are. The greatest weight is 1: where they add up to their number none is above, and all stay.
+static void focus(int64_t rows, const AttentionTile& tile, int64_t j, Queries& queries) {
+  const F count = V::set(static_cast<float>(rows)), sum = V::load(queries.total + j);
+  const F most = V::select(V::less(sum, count), sum, V::set(-1.0f));
+  F product = V::zero(), total = V::zero();
+  for (int64_t at = j; at < rows * tile.ld; at += tile.ld) {
+    const F p = V::load(tile.weights + at);
+    const F kept = V::select(V::less(most, V::mul(p, count)), p, V::mul(p, V::zero()));  // NaN stays
+    V::store(tile.weights + at, kept);
+    product = V::fma(kept, V::load(tile.similarities + at), product);
+    total = V::add(total, kept);
+  }
+  V::store(queries.product + j, product);
+  V::store(queries.total + j, total);
+  V::store(queries.inverse + j, V::div(V::set(1.0f), total));
+}
+
 // p, Σ p s and Σ p of `vectors` vectors of queries from column j on: several, as each sum is a chain of additions.
 template <int vectors>
 static void weigh(const CrossAttentionOptions& options, int64_t rows, const AttentionTile& tile, int64_t j,
@@ -276,12 +294,18 @@ static void weigh(const CrossAttentionOptions& options, int64_t rows, const Atte
     V::store(queries.total + j + v * V::width, total[v]);
     V::store(queries.inverse + j + v * V::width, V::div(V::set(1.0f), total[v]));
   }
+  for (int v = 0; options.focal && v < vectors; ++v) focus(rows, tile, j + v * V::width, queries);
+}
+
+// ‖q‖ of one vector of queries, of which there are none where they count as 1.
+static inline F query_lengths(const float* query_norms, int64_t j) {
+  return query_norms == nullptr ? V::set(1.0f) : V::load(query_norms + j);
 }
 
 // r of one vector of queries; zero where a norm is zero.
 static inline void finish_relevance(Queries& queries, int64_t j, const float* query_norms) {
   const F attended = V::sqrt(V::load(queries.square + j));
-  const F length = V::mul(V::load(query_norms + j), attended);
+  const F length = V::mul(query_lengths(query_norms, j), attended);
   const F least = V::mul(V::set(kEps), V::load(queries.total + j));
   const F cosine = V::div(V::load(queries.product + j), V::max(least, length));
   V::store(queries.relevance + j, V::select(V::nonzero(length), cosine, V::zero()));
@@ -290,7 +314,7 @@ static inline void finish_relevance(Queries& queries, int64_t j, const float* qu
 // The other gradients from ∂L/∂r of one vector of queries. ∂L/∂(Σ p), where the denominator is ε Σ p, is the same for
 // all contexts and so vanishes in the softmax.
 static void relevance_gradient(const Queries& queries, const float* query_norms, int64_t j, QueryGradients& grads) {
-  const F norm = V::load(query_norms + j), square = V::load(queries.square + j);
+  const F norm = query_lengths(query_norms, j), square = V::load(queries.square + j);
   const F grad = V::load(grads.relevance + j);
   const F length = V::mul(norm, V::sqrt(square)), least = V::mul(V::set(kEps), V::load(queries.total + j));
   const auto valid = V::nonzero(length);
@@ -299,7 +323,7 @@ static void relevance_gradient(const Queries& queries, const float* query_norms,
   const F kept = V::select(V::less(length, least), zero, pull);
   V::store(grads.product + j, V::select(valid, V::div(grad, V::max(least, length)), zero));
   V::store(grads.twice_square + j, V::select(valid, V::div(kept, square), zero));
-  V::store(grads.own + j, V::select(valid, V::div(kept, V::mul(norm, norm)), zero));
+  V::store(grads.own + j, query_norms == nullptr ? zero : V::select(valid, V::div(kept, V::mul(norm, norm)), zero));
 }
 
 // ∂L/∂n of one vector of queries, in place of G p, G = C Cᵀ; and 2 ∂L/∂‖a‖² p in scaled_weights. `given` is null or

@@ -10,7 +10,7 @@ from torch import Tensor
 from crossret_kernels.cross_attention.options import NORM_MODES
 
 EPS = 1e-8
-NORMS = list(NORM_MODES)
+NORMS = [name for name in NORM_MODES if name != "minmax"]
 AGGREGATIONS = ["LogSumExp", "Max", "Sum", "Mean"]
 DIRECTIONS = ["t2i", "i2t"]
 

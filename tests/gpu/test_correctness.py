@@ -69,7 +69,7 @@ def check(function: Callable[..., Tensor], batch: Features, name: str, backend: 
 @precisions
 @directions
 @few
-@given(batch=features(IN_HALF_RANGE), options=scan_options())
+@given(batch=features(IN_HALF_RANGE), options=scan_options("triton"))
 def test_scan(backend: str, name: str, direction: str, batch: Features, options: dict[str, Any]) -> None:
     options |= {"direction": direction}
     batch = batch.to(PRECISIONS[name][0]).to(torch.float64)

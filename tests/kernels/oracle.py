@@ -12,8 +12,15 @@ Array = NDArray[np.float64]
 EPS = 1e-8
 
 
-def scan_score(regions: Array, words: Array, pooling: str, lambda_lse: float, **options: Any) -> float:
-    """SCAN Eqs. 1–8 for one image (R, D) and one caption (W, D)."""
+def scan_score(
+    regions: Array, words: Array, pooling: str, lambda_lse: float, direction: str, lambda_softmax: Any, **options: Any
+) -> float:
+    """SCAN Eqs. 1–8 for one image (R, D) and one caption (W, D); of both directions their mean."""
+    if direction == "both":
+        lambdas = lambda_softmax if isinstance(lambda_softmax, tuple) else (lambda_softmax, lambda_softmax)
+        ways = zip(("t2i", "i2t"), lambdas, strict=True)
+        return sum(scan_score(regions, words, pooling, lambda_lse, way, x, **options) for way, x in ways) / 2
+    options |= {"direction": direction, "lambda_softmax": lambda_softmax}
     return pooled(scan_attention(regions, words, **options)[1], pooling, lambda_lse)
 
 
@@ -25,8 +32,14 @@ def scan_attention(
     clip_slope: float,
     lambda_softmax: float,
     normalize: bool,
+    relevance: str = "cosine",
+    focal: bool = False,
+    threshold: float | None = None,
 ) -> tuple[Array, Array]:
-    """The weights (Q, C) of SCAN Eq. 3 and the relevances (Q,) of Eq. 4 of one image and one caption."""
+    """The weights (Q, C) of SCAN Eq. 3 and the relevances (Q,) of Eq. 4 of one image and one caption.
+
+    Weights of BFAN's focal attention and of SPARC, relevances of CHAN.
+    """
     if normalize:
         regions, words = _unit(regions), _unit(words)
     contexts, queries = (regions, words) if direction == "t2i" else (words, regions)
@@ -35,10 +48,14 @@ def scan_attention(
     n = np.array([_normalised(row, raw_feature_norm) for row in x])
     weights, relevances = [], []
     for q, query in enumerate(queries):
-        unscaled = np.exp(lambda_softmax * n[:, q] - (lambda_softmax * n[:, q]).max())
-        weights.append(unscaled / unscaled.sum())
+        if raw_feature_norm == "minmax":
+            p = _spread(s[:, q], threshold)
+        else:
+            unscaled = np.exp(lambda_softmax * n[:, q] - (lambda_softmax * n[:, q]).max())
+            p = unscaled / unscaled.sum()
+        weights.append(_focused(p) if focal else p)
         attended = weights[-1] @ contexts
-        relevances.append(_cosine(query, attended))
+        relevances.append(_cosine(query, attended) if relevance == "cosine" else _projection(query, attended))
     return np.array(weights), np.array(relevances)
 
 
@@ -85,6 +102,28 @@ def _cosine(query: Array, attended: Array) -> float:
         return 0.0
     product = float(query @ attended)
     return product / EPS if math.prod(lengths) < EPS else product / lengths[0] / lengths[1]
+
+
+def _projection(query: Array, attended: Array) -> float:
+    """The query's length along what it attends to."""
+    length = math.hypot(*attended)
+    return float(query @ attended) / max(length, EPS) if length else 0.0
+
+
+def _focused(weights: Array) -> Array:
+    """A query's weights of those contexts alone whose weight is above the mean of all, if any is."""
+    kept = np.array([p if p * len(weights) > 1 else 0.0 for p in weights])
+    return kept / kept.sum() if kept.any() else weights
+
+
+def _spread(s: Array, threshold: float | None) -> Array:
+    """A query's weights by where its similarities are between the least and the greatest."""
+    least, most, threshold = min(s), max(s), 1 / len(s) if threshold is None else threshold
+    if least == most:
+        return np.full(len(s), 1 / len(s))
+    n = [(x - least) / (most - least) for x in s]
+    kept = np.array([x if x >= threshold else 0.0 for x in n])
+    return kept / kept.sum()
 
 
 def _normalised(row: Array, mode: str) -> Array:

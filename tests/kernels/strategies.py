@@ -12,6 +12,7 @@ from torch import Tensor
 
 DIRECTIONS = ("t2i", "i2t")
 NORM_MODES = ("softmax", "l2norm", "clipped_l2norm", "l1norm", "clipped_l1norm", "clipped", "no_norm")
+RELEVANCES = ("cosine", "projection")
 POOLINGS = ("lse", "avg", "sum", "max", "softmax")
 FULL_EXAMPLES = 100  # of the profiles that run all
 FEW_ITEMS = (3, 4)  # which take several tiles of Triton's interpreter, and not many: it takes seconds over each
@@ -139,9 +140,24 @@ def features(
 
 
 @st.composite
-def scan_options(draw: st.DrawFn) -> dict[str, Any]:
+def scan_options(draw: st.DrawFn, backend: str = "cpu", directions: tuple[str, ...] = DIRECTIONS) -> dict[str, Any]:
+    """Options that kernels of "cpu" compute by, or those of "triton", or "torch"."""
+    options = _options_of_every_backend(draw, directions)
+    if backend != "triton":
+        options |= {
+            "relevance": draw(st.sampled_from(RELEVANCES)),
+            "focal": draw(st.sampled_from((False, False, True))),
+        }
+    if backend == "torch" and draw(st.integers(0, 3)) == 0:
+        options |= {"raw_feature_norm": "minmax", "threshold": draw(st.sampled_from((None, 0.0, 0.3, 1.0)))}
+    if options["direction"] == "both" and draw(st.booleans()):
+        options["lambda_softmax"] = options["lambda_softmax"], 4.0
+    return options
+
+
+def _options_of_every_backend(draw: st.DrawFn, directions: tuple[str, ...]) -> dict[str, Any]:
     return {
-        "direction": draw(st.sampled_from(DIRECTIONS)),
+        "direction": draw(st.sampled_from(directions)),
         "raw_feature_norm": draw(st.sampled_from(NORM_MODES)),
         "clip_slope": draw(st.sampled_from((0.0, 0.1, 0.1, 1.0, -0.5))),
         "lambda_softmax": draw(st.sampled_from((0.0, 0.9, 4.0, 9.0, 9.0, 20.0, 100.0, -3.0))),

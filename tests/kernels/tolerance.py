@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from crossret_kernels import scan_scores
-from crossret_kernels.cross_attention.attention import attention_logits, relevances
+from crossret_kernels.cross_attention.attention import attention_logits, attention_weights, relevances
 from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.inputs.call import as_ragged
 from crossret_kernels.inputs.ragged import Ragged
@@ -122,9 +122,9 @@ def similarity_terms(
     attention = block.as_attention(options.get("direction", "t2i"))
     if function is scan_scores:
         full = ScanOptions(**{**DEFAULTS, **options})
-        logits = attention_logits(attention.similarities, attention.context_mask, attention.query_mask, full)
-        p = torch.softmax(logits, -2)
-        found = relevances((p * attention.similarities).sum(-2), attention.attended_norms(p), attention.queries)
+        p = attention_weights(attention.similarities, attention.context_mask, attention.query_mask, full)
+        products, norms = (p * attention.similarities).sum(-2), attention.attended_norms(p)
+        found = relevances(products, norms, attention.queries, full.relevance)
         scores = pool(found, attention.query_mask, full.pooling, full.lambda_lse)
     else:
         masks_of = attention.context_mask, attention.query_mask
@@ -239,21 +239,54 @@ def least_attended(batch: Features, options: dict[str, Any]) -> float:
 
     It is 0 where zeros have all the weight but for so little that float32 does not hold what has a direction, squared.
     """
-    sides = [pad(pack_items(ragged), ragged.lengths.tolist()) for ragged in _ragged_sides(batch)]
-    (v, v_mask), (e, e_mask) = sides
-    if options.get("normalize"):
-        v, e = safe_normalize(v), safe_normalize(e)
-    v, v_mask, e, e_mask = v[:, None], v_mask[:, None], e[None], e_mask[None]
-    t2i = options.get("direction", "t2i") == "t2i"
-    contexts, context_mask, queries, query_mask = (v, v_mask, e, e_mask) if t2i else (e, e_mask, v, v_mask)
-    similarities = contexts @ queries.mT
-    alpha = torch.softmax(
-        attention_logits(similarities, context_mask, query_mask, ScanOptions(**{**DEFAULTS, **options})), -2
-    )
+    return min(_least_attended(batch, way) for way in ScanOptions(**{**DEFAULTS, **options}).ways)
+
+
+def _least_attended(batch: Features, options: ScanOptions) -> float:
+    contexts, *attention = _attention(batch, options)
+    alpha, query_mask = attention_weights(*attention, options), attention[-1]
     attended = (alpha.mT @ contexts).norm(dim=-1)
     longest = (alpha * contexts.norm(dim=-1)[..., :, None]).sum(-2)
     ratios = (attended / longest).where(longest > LEAST_WEIGHT, 0)[query_mask.expand(attended.shape) & (longest > 0)]
     return float(ratios.min()) if ratios.numel() else 1.0
+
+
+def _attention(batch: Features, options: ScanOptions) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Contexts, similarities (n_images, n_captions, C, Q) and masks of contexts and queries."""
+    sides = [pad(pack_items(ragged), ragged.lengths.tolist()) for ragged in _ragged_sides(batch)]
+    (v, v_mask), (e, e_mask) = sides
+    if options.normalize:
+        v, e = safe_normalize(v), safe_normalize(e)
+    v, v_mask, e, e_mask = v[:, None], v_mask[:, None], e[None], e_mask[None]
+    t2i = options.direction == "t2i"
+    contexts, context_mask, queries, query_mask = (v, v_mask, e, e_mask) if t2i else (e, e_mask, v, v_mask)
+    return contexts, contexts @ queries.mT, context_mask, query_mask
+
+
+def _chosen(batch: Features, options: ScanOptions) -> bool:
+    """Whether rounding moves no weight across the mean of focal attention or the threshold of "minmax"."""
+    if not options.focal and options.norm != "minmax":
+        return True
+    _, s, context_mask, query_mask = _attention(batch, options)
+    contexts = context_mask[..., None].expand(s.shape)
+    cells = contexts & query_mask[..., None, :]
+    counts = contexts.sum(-2, keepdim=True)
+    several = cells & (counts > 1)
+    clear = True
+    if options.norm == "minmax":
+        least, most = (
+            f(s.masked_fill(~contexts, x), -2, True) for f, x in ((torch.amin, torch.inf), (torch.amax, -torch.inf))
+        )
+        clear = bool(((most - least > 1e-2 * s.abs().amax(-2, keepdim=True)) | ~several).all())
+        n = (s - least) / (most - least)
+        gaps = n - (1 / counts if options.threshold is None else options.threshold)
+        clear = clear and bool(((gaps.abs() > 1e-5) | (n == 0) | (n == 1) | ~several).all())
+    if options.focal:
+        p = attention_weights(s, context_mask, query_mask, replace(options, focal=False))
+        logits = 1.0 if options.norm == "minmax" else attention_logits(s, context_mask, query_mask, options)
+        unsure = 3e-6 * (1 + torch.as_tensor(logits).where(cells, 0).abs().max())
+        clear = clear and bool((((p * counts - 1).abs() > unsure) | ~several).all())
+    return clear and batch.kind not in ("duplicates", "opposites")
 
 
 def well_posed(batch: Features, options: dict[str, Any]) -> bool:
@@ -262,7 +295,10 @@ def well_posed(batch: Features, options: dict[str, Any]) -> bool:
     """
     raw = options["raw_feature_norm"] in ("no_norm", "clipped") and not options["normalize"]
     tied = options["pooling"] == "max" and batch.kind in ("duplicates", "opposites", "zero region", "zero word")
-    return not tied and not (raw and options["lambda_softmax"] > 30) and least_attended(batch, options) > 1e-4
+    ways = ScanOptions(**{**DEFAULTS, **options}).ways
+    if tied or (raw and any(way.inverse_temperature > 30 for way in ways)):
+        return False
+    return least_attended(batch, options) > 1e-4 and all(_chosen(batch, way) for way in ways)
 
 
 class RoundedProducts(TorchDispatchMode):
@@ -312,7 +348,8 @@ def _rounding_floors(batch: Features, truth: Result, unit: float, options: dict[
     if "raw_feature_norm" in options:
         # Logits without a norm saturate the softmax: less of λ reaches the gradient.
         power = 0.5 if options["raw_feature_norm"] in ("no_norm", "clipped") else 1
-        weight = 1 + abs(options.get("lambda_softmax", 9.0)) ** power
+        ways = ScanOptions(**{**DEFAULTS, **options}).ways
+        weight = 1 + max(abs(way.inverse_temperature) for way in ways) ** power
         slope = weight / (shortest * least_attended(batch, options))
         if not options.get("normalize"):
             slope = min(slope, weight * longest / 1e-8)  # the cosine's least denominator

@@ -14,7 +14,7 @@ from torch import Tensor
 from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.cross_attention.cuda import library as steps
 from crossret_kernels.cross_attention.cuda.library import constant, constants, numbers
-from crossret_kernels.cross_attention.options import ScanFields
+from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.gpu.planning import cut, most_of_parts, on_device
 from crossret_kernels.gpu.sides import both_sides, shared_memory
 from crossret_kernels.gpu.tuning import CudaAttention
@@ -66,8 +66,9 @@ class CudaCall:
     def __init__(self, arguments: Sequence[Any], gradients: bool, kept: Sequence[Tensor] = ()) -> None:
         """From what the operation `crossret::scan_scores_cuda` takes; `kept` is what it kept for gradients."""
         self.pairs: Tensor | None = arguments[8]
-        empty_score, reduced, *codes = arguments[9:18]
-        options = dict(zip(ScanFields.__annotations__, codes, strict=True))
+        empty_score, reduced, *codes = arguments[9:]
+        options = dict(zip(ScanOptions.coded(), codes, strict=True))
+        del options["relevance"], options["focal"]  # which `ScanOptions.unsupported` names
         self.by_images, self.gradients = options.pop("direction") == 0, gradients
         self.empty_score = 0.0 if empty_score is None else empty_score
         images, captions = both_sides(arguments[:8], empty_score is not None)

@@ -97,7 +97,7 @@ class AttentionSpec:
         layouts: tuple[Any, Any], empty: float | None, codes: tuple[Any, ...],
     ) -> None:  # fmt: skip
         own = ScanOptions.of_codes(*codes)
-        self.numbers = Numbers(own.clip_slope, own.lambda_softmax, own.lambda_lse, float(empty or 0.0))
+        self.numbers = Numbers(own.clip_slope, own.inverse_temperature, own.lambda_lse, float(empty or 0.0))
         self.order = 1 if own.direction == "t2i" else -1
         self.columns = (0, 1)[:: self.order]
         self.device, self.dtype, dim = features
@@ -125,7 +125,7 @@ class AttentionSpec:
         long = queries > most
         tile = min(most, slots_for(queries)) if listed else most
         full = LEAST if listed or long else 2 * tile // power_from(queries)
-        free = own.norm != "none" and abs(own.lambda_softmax) <= LARGEST_FREE_LOGIT
+        free = own.norm != "none" and abs(own.inverse_temperature) <= LARGEST_FREE_LOGIT
         step = Attention.step(self.dtype.itemsize, tf32=main == "tf32")
         self.kind = AttentionKind(
             own.clips, own.norm, not free, own.normalize, own.pooling, listed, long, wide, False, False,

@@ -76,9 +76,8 @@ class PairCall:
     """A call of `crossret::scan_attend_triton`, from the operands of its schema."""
 
     def __init__(self, *arguments: Any) -> None:
-        empty_score, reduced, direction, normalize, *own = arguments[9:18]
-        options = ScanOptions.of_codes(direction, normalize, *own)
-        self.query_places, self.context_places, attended = arguments[18:]
+        empty_score, reduced, *codes, self.query_places, self.context_places, attended = arguments[9:]
+        options = ScanOptions.of_codes(*codes)
         self.pairs: Tensor = arguments[8].contiguous()
         images, captions = both_sides(arguments[:8], empty_score is not None)
         self.sides = (images, captions) if options.direction == "t2i" else (captions, images)
@@ -98,7 +97,7 @@ class PairCall:
             attended, self.dim % K.value == 0, False, extents[0], extents[1], units[0], units[1],
             "ieee" if wide else "tf32", "tf32" if reduced and contexts.features.dtype == torch.float32 else "tf32x3",
         )  # fmt: skip
-        self.numbers = options.clip_slope, options.lambda_softmax, options.lambda_lse, float(empty_score or 0.0)
+        self.numbers = options.clip_slope, options.inverse_temperature, options.lambda_lse, float(empty_score or 0.0)
         self.key: Hashable = contexts.features.device, contexts.features.dtype, far
         self.warps = 4 if c * q <= 2048 else 8
 

@@ -25,13 +25,13 @@ from tests.kernels.tolerance import well_posed
 
 class Agreement:
     @examples(25)
-    @given(batch=features(most=FEW_ITEMS), options=scan_options())
+    @given(batch=features(most=FEW_ITEMS), options=scan_options("triton"))
     def test_float32(self, kernels: Kernels, batch: Features, options: dict[str, Any]) -> None:
         assume(well_posed(batch, options))
         kernels.check(batch, **options)
 
     @examples(12)
-    @given(batch=features(IN_HALF_RANGE, FEW_ITEMS), options=scan_options())
+    @given(batch=features(IN_HALF_RANGE, FEW_ITEMS), options=scan_options("triton"))
     def test_float16(self, kernels: Kernels, batch: Features, options: dict[str, Any]) -> None:
         batch = batch.to(torch.float16).to(torch.float64)
         assume(well_posed(batch, options))

@@ -81,7 +81,8 @@ def test_options_are_values(kind: Any, keywords: Any) -> None:
 def test_defaults_are_the_published_numbers() -> None:
     """Numbers of SCAN's train.py and the slope in its model.py; of SCAN Eqs. 9 and 10; of the models' presets here."""
     published = {"direction": "t2i", "raw_feature_norm": "clipped_l2norm", "clip_slope": 0.1, "lambda_softmax": 9.0}
-    assert asdict(ScanOptions()) == {**published, "lambda_lse": 6.0, "pooling": "avg", "normalize": False}
+    others = {"pooling": "avg", "normalize": False, "relevance": "cosine", "focal": False, "threshold": None}
+    assert asdict(ScanOptions()) == {**published, "lambda_lse": 6.0, **others}
     model = ScanConfig(image_dim=1, vocabulary_size=1).attention_options("t2i")
     assert {**published, "lambda_lse": 6.0}.items() <= model.items()
     plain = {"direction": "t2i", "pooling": "sum", "normalize": False, "clip_slope": 1.0, "context_pooling": "max"}
@@ -102,7 +103,7 @@ def test_codes_are_what_operations_take(operation: str, kind: Any) -> None:
 def test_options_come_back_from_codes() -> None:
     options = ScanOptions(
         direction="i2t", normalize=True, raw_feature_norm="l1norm", clip_slope=0.25, lambda_softmax=2.5, pooling="max",
-        lambda_lse=0.5,
+        lambda_lse=0.5, relevance="projection", focal=True,
     )  # fmt: skip
     assert ScanOptions.of_codes(*options.codes) == options
     best = MaxSimOptions(

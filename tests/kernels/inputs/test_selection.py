@@ -198,6 +198,25 @@ SCAN_ERRORS: tuple[Case, ...] = (
         )
         for value in (0, -1.0, 1e-46)
     ),
+    *(
+        (
+            f"lambda_softmax {value}",
+            {"lambda_softmax": value, "direction": direction},
+            ValueError,
+            "lambda_softmax is a number, or of direction 'both' a pair (t2i, i2t), not ",
+        )
+        for value, direction in (((9.0, 4.0), "t2i"), ((9.0,), "both"), ((9.0, 4.0, 1.0), "both"))
+    ),
+    (
+        "pair of text",
+        {"lambda_softmax": (9.0, "4"), "direction": "both"},
+        TypeError,
+        "lambda_softmax must be a number, not str",
+    ),
+    ("threshold", {"threshold": 1.5}, ValueError, "threshold must be in [0, 1] or None, not 1.5"),
+    ("threshold text", {"threshold": "1"}, TypeError, "threshold must be a number, not str"),
+    ("relevance", {"relevance": "dot"}, ValueError, "relevance must be one of cosine, projection, not 'dot'"),
+    ("focal", {"focal": 1}, TypeError, "focal must be True or False, not 1"),
 )
 
 

@@ -1,0 +1,213 @@
+"""Options of later papers against their formulas, pair by pair: CHAN, BFAN, SPARC, both directions; who serves what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from crossret_kernels import (
+    ScanOptions,
+    UnsupportedByBackend,
+    scan_attend,
+    scan_attention,
+    scan_contributions,
+    scan_factors,
+    scan_scores,
+    scan_topk,
+)
+from tests.kernels.tolerance import ISAS, cpu_isa
+
+LENGTHS = torch.tensor([5, 1, 4]), torch.tensor([6, 2, 1, 3])
+FOCAL = {"focal": True, "lambda_softmax": 20.0}
+SPREAD = {"raw_feature_norm": "minmax"}
+PROJECTED = {"relevance": "projection", "direction": "i2t", "raw_feature_norm": "no_norm", "lambda_softmax": 2.0}
+
+
+def sides(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return tuple(torch.randn(n, rows, 8, generator=generator).to(dtype) for n, rows in ((3, 5), (4, 6)))  # type: ignore[return-value]
+
+
+def of_pairs(score: Callable[[Tensor, Tensor], Tensor], regions: Tensor, words: Tensor) -> Tensor:
+    """Scores (3, 4) by a formula of the rows of one image and of one caption."""
+    images = [item[:n] for item, n in zip(regions, LENGTHS[0].tolist(), strict=True)]
+    captions = [item[:n] for item, n in zip(words, LENGTHS[1].tolist(), strict=True)]
+    return torch.stack([torch.stack([score(v, e) for e in captions]) for v in images])
+
+
+def chan(v: Tensor, e: Tensor) -> Tensor:
+    """Visual-semantic assignment: every region codes itself by words, and keeps its length."""
+    codes = torch.softmax(2.0 * v @ e.T, 1) @ e
+    return torch.stack([region @ code / (code.norm() + 1e-8) for region, code in zip(v, codes, strict=True)]).mean()
+
+
+def bfan(v: Tensor, e: Tensor) -> Tensor:
+    """Words attend to those regions alone that get more than an equal share."""
+    s = torch.nn.functional.leaky_relu(v @ e.T, 0.1)
+    n = s / (s.norm(dim=1, keepdim=True) + 1e-8)
+    found = []
+    for column, word in zip(n.T, e, strict=True):
+        shares = torch.softmax(20.0 * column, 0)
+        above = len(shares) * shares - shares.sum() > 1e-12
+        shares = shares * above if above.any() else shares
+        found.append(torch.cosine_similarity((shares / shares.sum()) @ v, word, dim=0))
+    return torch.stack(found).mean()
+
+
+def sparc(v: Tensor, e: Tensor) -> Tensor:
+    """Tokens group patches by similarities between 0 and 1, from one share of them on."""
+    found = []
+    for word in e:
+        s = v @ word
+        shares = torch.ones_like(s)
+        if len(s) > 1:
+            shares = (s - s.min()) / (s.max() - s.min())
+            shares = shares.where(shares >= 1 / len(s), 0)
+        found.append(torch.cosine_similarity((shares / shares.sum()) @ v, word, dim=0))
+    return torch.stack(found).mean()
+
+
+@pytest.mark.parametrize(
+    ("formula", "options"), [(chan, PROJECTED), (bfan, FOCAL), (sparc, SPREAD)], ids=["chan", "bfan", "sparc"]
+)
+def test_scores_and_gradients_are_the_papers(formula: Callable[..., Tensor], options: dict[str, Any]) -> None:
+    own, published = ([side.requires_grad_() for side in sides()] for _ in range(2))
+    expected = of_pairs(formula, *published)
+    weights = torch.randn(3, 4, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    gradients = torch.autograd.grad((expected * weights).sum(), published)
+    for backend in ("reference", "torch"):
+        scores = scan_scores(*own, *LENGTHS, backend=backend, **options)
+        torch.testing.assert_close(scores, expected, rtol=1e-6, atol=1e-8)
+        for ours, theirs in zip(torch.autograd.grad((scores * weights).sum(), own), gradients, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
+
+
+def test_a_projection_is_the_cosine_times_the_length_of_the_query() -> None:
+    regions, words = sides(torch.float32)
+    pairs = torch.tensor([[0, 0], [2, 3]])
+    for backend in ("cpu", "torch", "reference"):
+        cosines, projections = (
+            scan_attention(regions, words, *LENGTHS, pairs=pairs, relevance=name, backend=backend).relevances
+            for name in ("cosine", "projection")
+        )
+        torch.testing.assert_close(projections, cosines * words[pairs[:, 1]].norm(dim=-1), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_focal_weights_that_are_all_equal_stay(isa: str) -> None:
+    regions, words = sides(torch.float32)
+    options: dict[str, Any] = {"lambda_softmax": 0.0, "pairs": torch.tensor([[0, 0], [1, 2]])}
+    for backend in ("cpu", "torch", "reference"):
+        with cpu_isa(isa):
+            focal, plain = (
+                scan_attention(regions, words, *LENGTHS, focal=x, backend=backend, **options) for x in (True, False)
+            )
+        for ours, theirs in zip(focal, plain, strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_weights_of_equal_similarities_are_equal_and_have_no_gradient() -> None:
+    """Of contexts that differ across the query alone, of one context, and of a query of zeros."""
+    regions = torch.eye(4)[None, 1:].clone().requires_grad_()
+    words = torch.tensor([[[2.0, 0, 0, 0], [0, 0, 0, 0], [0, 1, 2, 3.0]]]).requires_grad_()
+    pairs = torch.tensor([[0, 0]])
+    for backend in ("torch", "reference"):
+        weights = scan_attention(regions, words, pairs=pairs, backend=backend, **SPREAD).weights
+        torch.testing.assert_close(weights[0], torch.tensor([[1 / 3] * 3, [1 / 3] * 3, [0, 1 / 3, 2 / 3]]))
+        one = scan_attention(regions, words, [1], pairs=pairs, backend=backend, **SPREAD).weights
+        assert one[0, :, 0].tolist() == [1, 1, 1]
+        for loss in (weights[0, :2].square().sum(), one.square().sum()):
+            gradients = torch.autograd.grad(loss, (regions, words), retain_graph=True)
+            assert not any(gradient.any() for gradient in gradients)
+        above = scan_attention(regions, words, pairs=pairs, backend=backend, threshold=0.6, **SPREAD).weights
+        assert above[0, 2].tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("scale", [2.0**60, 2.0**-60])
+def test_minmax_of_any_size(scale: float) -> None:
+    regions, words = sides(torch.float32)
+    pairs = torch.tensor([[0, 0], [2, 3]])
+    plain, scaled = (
+        scan_attention(regions * x, words * x, *LENGTHS, pairs=pairs, **SPREAD).weights for x in (1.0, scale)
+    )
+    torch.testing.assert_close(scaled, plain)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
+@pytest.mark.parametrize("listed", [False, True])
+def test_both_directions_are_the_mean(listed: bool, backend: str) -> None:
+    regions, words = (side.requires_grad_() for side in sides(torch.float32))
+    lengths = torch.tensor([5, 0, 4]), LENGTHS[1]
+    call: dict[str, Any] = {"backend": backend, "empty_score": -3.4e38, "pooling": "lse", "focal": True}
+    if listed:
+        call["candidates"] = torch.tensor([[0, 1], [2, 0], [1, 2], [0, 2]])
+    made = []
+    for options in ({"direction": "both", "lambda_softmax": (9.0, 4.0)}, None):
+        if options:
+            scores = scan_scores(regions, words, *lengths, **call, **options)
+        else:
+            ways = (("t2i", 9.0), ("i2t", 4.0))
+            each = [
+                scan_scores(
+                    regions,
+                    words,
+                    *lengths,
+                    direction=way,
+                    lambda_softmax=x,
+                    **{"query": "caption", **call} if listed else call,
+                )
+                for way, x in ways
+            ]
+            scores = each[0] / 2 + each[1] / 2
+        made.append((scores, *torch.autograd.grad(scores.sum(), (regions, words))))
+    for ours, expected in zip(*made, strict=True):
+        torch.testing.assert_close(ours, expected)
+    assert (made[0][0] == -3.4e38).sum() == (2 if listed else 4)
+
+
+def test_the_best_by_both_directions() -> None:
+    batch = sides(torch.float32)
+    options = ScanOptions(direction="both", lambda_softmax=(9.0, 4.0))
+    values, indices = scan_topk(*batch, *LENGTHS, k=2, options=options)
+    best = scan_scores(*batch, *LENGTHS, options=options).T.sort(dim=1, descending=True)
+    assert torch.equal(indices, best.indices[:, :2])
+    torch.testing.assert_close(values, best.values[:, :2])
+
+
+@pytest.mark.parametrize("function", [scan_attend, scan_attention, scan_contributions])
+def test_attention_has_one_direction(function: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match=f"direction of {function.__name__} must be one of t2i, i2t, not 'both'"):
+        function(*sides(), pairs=torch.tensor([[0, 0]]), direction="both")
+
+
+def test_factors_have_one_direction() -> None:
+    regions, words = sides(torch.float32)
+    factors = scan_factors(regions)
+    for call in (lambda **own: scan_scores(regions, words, **own), lambda **own: scan_topk(regions, words, k=1, **own)):
+        with pytest.raises(ValueError, match="direction beside factors must be one of t2i, i2t, not 'both'"):
+            call(factors=factors, direction="both")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [(SPREAD, "raw_feature_norm='minmax'"), (FOCAL, "focal=True"), (PROJECTED, "relevance='projection'")],
+)
+def test_kernels_that_do_not_serve_an_option_say_so(options: dict[str, Any], told: str) -> None:
+    for function in (scan_scores, scan_attention) if options is SPREAD else ():
+        with pytest.raises(
+            UnsupportedByBackend, match=f"backend 'cpu' has no kernels of {told}: backend='torch' serves"
+        ):
+            function(*sides(torch.float32), pairs=torch.tensor([[0, 0]]), backend="cpu", **options)
+    assert [ScanOptions(**options).unsupported(backend) for backend in ("triton", "cuda")] == [told] * 2
+
+
+@pytest.mark.parametrize("options", [SPREAD, FOCAL, {"direction": "both"}], ids=str)
+def test_inside_torch_compile(options: dict[str, Any]) -> None:
+    torch.compiler.reset()
+    batch = sides(torch.float32)
+    score = torch.compile(lambda *given: scan_scores(*given, **options), fullgraph=True, backend="eager")
+    torch.testing.assert_close(score(*batch), scan_scores(*batch, **options))
