@@ -53,8 +53,8 @@ def xattn_score_two(
     images: Tensor, captions: Tensor, cap_lens: Lengths, smooth_t2i: float = 9.0, smooth_i2t: float = 4.0
 ) -> Tensor:
     """The mean of ``xattn_score_t2i`` and ``xattn_score_i2t``."""
-    t2i = xattn_score_t2i(images, captions, cap_lens, smooth_t2i)
-    return (t2i + xattn_score_i2t(images, captions, cap_lens, smooth_i2t)) / 2
+    both = smooth_t2i, smooth_i2t
+    return scan_scores(images, captions, None, cap_lens, direction="both", normalize=True, lambda_softmax=both)
 
 
 def matching_max_mean(
