@@ -58,7 +58,7 @@ class MaxSimOptions(Directed):
         lambda_lse: λ of "lse" and "softmax", above 0.
         top: how many maxima "topk" adds up, at least 1; all of an item that has fewer. Of equals the first.
         context_pooling: "max", or "lse", the soft maximum τ log(Σ exp(s / τ)) of a query's similarities s, as ColPali's
-            smooth maximum, which PyTorch operations serve.
+            smooth maximum; by "cpu" and PyTorch operations.
         temperature: τ of that, above 0.
 
     Raises:
@@ -108,4 +108,5 @@ class MaxSimOptions(Directed):
         return self.clip_slope == 1 and self.pooling in ("sum", "avg", "max")
 
     def unsupported(self, backend: str) -> str | None:
-        return None if self.context_pooling == "max" else f"context_pooling={self.context_pooling!r}"
+        soft = self.context_pooling != "max"
+        return f"context_pooling={self.context_pooling!r}" if soft and backend != "cpu" else None

@@ -176,8 +176,9 @@ static void maxsim_feature_gradients(const MaxSimCall& call, const MaxSimGradien
 }
 
 extern const MaxSimKernels maxsim_kernels;
-const MaxSimKernels maxsim_kernels = {maxsim_best, maxsim_finish, maxsim_both, maxsim_both_memory,
-                                      maxsim_feature_gradients};
+const MaxSimKernels maxsim_kernels = {
+    maxsim_best,           maxsim_finish,           maxsim_both, maxsim_both_memory, maxsim_soft_feature_gradients,
+    maxsim_feature_memory, maxsim_feature_gradients};
 
 }  // namespace CROSSRET_ISA
 }  // namespace crossret

@@ -15,10 +15,10 @@ struct MaxSim {
     const Pooling pooling = pooling_of(arguments.take<int64_t>(), true);
     const auto slope = arguments.take<double>(), lambda_lse = arguments.take<double>();
     const auto top = arguments.take<int64_t>();
-    constexpr bool soft[] = {false, true};
-    STD_TORCH_CHECK(!chosen("context_pooling", soft, arguments.take<int64_t>()), "soft maxima have no kernels");
-    arguments.take<double>();  // their temperature
-    return {{pooling, static_cast<float>(slope), static_cast<float>(lambda_lse), top}};
+    constexpr bool modes[] = {false, true};
+    const bool soft = chosen("context_pooling", modes, arguments.take<int64_t>());
+    const auto temperature = static_cast<float>(arguments.take<double>());
+    return {{pooling, static_cast<float>(slope), static_cast<float>(lambda_lse), top, soft ? temperature : 0.0f}};
   }
 
   MaxSimCall call(const Batch& batch) const {

@@ -1,6 +1,8 @@
-// Sum-Max in both directions from one product: the best context of every query, and the best query of every context.
+// Sum-Max of whole items: both directions from one product, the best context of every query and the best query of every
+// context; and soft maxima, τ log(Σ exp(s / τ)).
 #pragma once
 #include "maxsim/pooling.inl"
+#include "pairs/partner_sums.inl"
 #include "pairs/prepare.inl"
 
 namespace crossret {
@@ -10,7 +12,8 @@ struct LargerOrNan {
   F operator()(F a, F b) const { return V::select(V::unordered(a, b), V::set(__builtin_nanf("")), V::max(a, b)); }
 };
 
-// Workspace: similarities, group × block with row stride limits.columns, the largest of either side, and as many more.
+// Workspace: similarities, group × block with row stride limits.columns, the largest of either side, and as many of
+// both.
 struct BothBuffers {
   float *similarities, *of_queries, *of_contexts, *taken;
 
@@ -18,7 +21,7 @@ struct BothBuffers {
       : similarities(memory.floats(limits.rows * limits.columns)),
         of_queries(memory.floats(limits.columns)),
         of_contexts(memory.floats(limits.rows)),
-        taken(memory.floats(limits.rows < limits.columns ? limits.columns : limits.rows)) {}
+        taken(memory.floats(limits.rows + limits.columns)) {}
 };
 
 static void maxsim_both_memory(const Operands& operands, Workspace& memory) { BothBuffers(operands.limits, memory); }
@@ -67,30 +70,112 @@ static void keep_best(float* values, int64_t n, const float* s, int64_t step, in
   pool_best_gradient(values, n, options, kept.grad_scores[slot], kept.coefs + kept.offsets[slot]);
 }
 
+// exp((x − shift) / τ) of n numbers, added up.
+static float sum_of_exponentials(const float* x, int64_t n, float shift, F inverse) {
+  F sum = V::zero();
+  for (int64_t j = 0; j < n; j += V::width) {
+    sum = V::add(sum, V::keep_first(exp(V::mul(V::sub(V::load(x + j, n - j), V::set(shift)), inverse)), n - j));
+  }
+  return V::reduce_add(sum);
+}
+
+// Soft maxima of the rows × n numbers from the largest of each column and, unless they are null, of each row.
+static void soften(const float* s, int64_t ld, int64_t rows, int64_t n, float temperature, float* of_columns,
+                   float* of_rows) {
+  const F inverse = V::set(1.0f / temperature);
+  for (int64_t j = 0; of_columns != nullptr && j < n; j += V::width) {
+    const F largest = V::load(of_columns + j, n - j);
+    F sum = V::zero();
+    for (int64_t r = 0; r < rows; ++r) {
+      sum = V::add(sum, exp(V::mul(V::sub(V::load(s + r * ld + j, n - j), largest), inverse)));
+    }
+    float sums[V::width];
+    V::store(sums, sum);
+    for (int64_t i = j; i < n && i < j + V::width; ++i) of_columns[i] += temperature * __builtin_logf(sums[i - j]);
+  }
+  for (int64_t r = 0; of_rows != nullptr && r < rows; ++r) {
+    of_rows[r] += temperature * __builtin_logf(sum_of_exponentials(s + r * ld, n, of_rows[r], inverse));
+  }
+}
+
+// ∂L/∂s of one pair, rows × n, of soft maxima: the gradient of each times exp((s − it) / τ), through the clip.
+static void soft_gradients(const float* s, int64_t ld, int64_t rows, int64_t n, const MaxSimOptions& options,
+                           const float* of_columns, const float* column_grads, const float* of_rows,
+                           const float* row_grads, float* out) {
+  const F inverse = V::set(1.0f / options.temperature), slope = V::set(options.clip_slope), one = V::set(1.0f);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t j = 0; j < n; j += V::width) {
+      const F x = V::load(s + r * ld + j, n - j), soft = V::load(of_columns + j, n - j);
+      F grad = V::mul(V::load(column_grads + j, n - j), exp(V::mul(V::sub(x, soft), inverse)));
+      if (of_rows != nullptr) {
+        grad = V::fma(V::set(row_grads[r]), exp(V::mul(V::sub(x, V::set(of_rows[r])), inverse)), grad);
+      }
+      V::store(out + r * gram_row(n) + j, V::mul(grad, V::select(V::less(V::zero(), x), one, slope)), n - j);
+    }
+  }
+}
+
 static void maxsim_both(const MaxSimCall& call, const MaxSimGradients* gradients, const Rectangle& pairs,
                         const ContextGroup& group, const QueryBlock& block, Workspace& memory) {
   const BothBuffers buffers(call.limits, memory);
   const int64_t ld = call.limits.columns;
   similarities_of(call, pairs, group, block, buffers.similarities, ld, {});
-  const float* rows = buffers.similarities;
+  const MaxSimOptions& options = call.options;
+  MaxSimOptions of_maxima = options;
+  if (options.soft()) of_maxima.clip_slope = 1.0f;  // similarities are clipped
+  const bool both = gradients != nullptr ? gradients->contexts.grad_scores != nullptr : call.turned_scores != nullptr;
+  float* rows = buffers.similarities;
   for (int64_t item = group.first; item < group.first + group.count; ++item) {
     const int64_t n = call.contexts.length(pairs.contexts[item]);
+    for (int64_t r = 0; options.soft() && r < n; ++r) clip_best(rows + r * ld, block.columns, options);
     best_of_columns(rows, ld, n, block.columns, buffers.of_queries);
+    if (options.soft()) soften(rows, ld, n, block.columns, options.temperature, buffers.of_queries, nullptr);
     int64_t column = 0;
     for (int64_t q = block.first; q < block.first + block.count; ++q) {
       const int64_t slot = pairs.slot(item, q), m = call.queries.length(pairs.queries[q]);
-      best_of_rows(rows + column, ld, n, m, buffers.of_contexts);
-      if (gradients != nullptr) {
-        keep_best(buffers.of_queries + column, m, rows + column, 1, ld, n, call.options, slot, gradients->queries);
-        keep_best(buffers.of_contexts, n, rows + column, ld, 1, m, call.options, slot, gradients->contexts);
+      const float* const s = rows + column;
+      float *const of_queries = buffers.of_queries + column, *const of_contexts = buffers.of_contexts;
+      if (both) best_of_rows(s, ld, n, m, of_contexts);
+      if (both && options.soft()) soften(s, ld, n, m, options.temperature, nullptr, of_contexts);
+      if (gradients == nullptr) {
+        call.scores[slot] = pool_best(of_queries, m, of_maxima, buffers.taken);
+        if (both) call.turned_scores[slot] = pool_best(of_contexts, n, of_maxima, buffers.taken);
+      } else if (options.soft()) {
+        float *const of_each = buffers.taken, *const of_each_context = buffers.taken + call.limits.columns;
+        pool_best_gradient(of_queries, m, of_maxima, gradients->queries.grad_scores[slot], of_each);
+        if (both) pool_best_gradient(of_contexts, n, of_maxima, gradients->contexts.grad_scores[slot], of_each_context);
+        soft_gradients(s, ld, n, m, options, of_queries, of_each, both ? of_contexts : nullptr, of_each_context,
+                       gradients->similarity_grads + gradients->similarity_offsets[slot]);
       } else {
-        call.scores[slot] = pool_best(buffers.of_queries + column, m, call.options, buffers.taken);
-        call.turned_scores[slot] = pool_best(buffers.of_contexts, n, call.options, buffers.taken);
+        keep_best(of_queries, m, s, 1, ld, n, options, slot, gradients->queries);
+        keep_best(of_contexts, n, s, ld, 1, m, options, slot, gradients->contexts);
       }
       column += m;
     }
     rows += n * ld;
   }
+}
+
+// Adds columns [k0, k0 + kSlice) of the gradients of a group's items from those of all similarities.
+static void maxsim_soft_feature_gradients(const MaxSimCall& call, const MaxSimGradients& from, bool of_contexts,
+                                          const ItemPairs& jobs, const JobGroup& group, int64_t k0, Workspace& memory) {
+  const RaggedView& own = of_contexts ? call.contexts : call.queries;
+  const int64_t columns = own.dim - k0 < kSlice ? own.dim - k0 : kSlice;
+  float *const panels = take_panels(call, memory), *slice = take_slices(call, memory);
+  const auto grads = [&](int64_t k, int64_t p) {
+    return from.similarity_grads + from.similarity_offsets[jobs.slots[jobs.offsets[group.first + k] + p]];
+  };
+  sum_partners(call, of_contexts, jobs, group, k0, columns, grads, panels, slice);
+  for (int64_t k = 0; k < group.count; ++k) {
+    const int64_t item = jobs.items[group.first + k];
+    add_slice(own, item, k0, columns, slice, group.sums[k]);
+    slice += own.length(item) * kSlice;
+  }
+}
+
+static void maxsim_feature_memory(const MaxSimCall& call, Workspace& memory) {
+  take_panels(call, memory);
+  take_slices(call, memory);
 }
 
 }  // namespace CROSSRET_ISA

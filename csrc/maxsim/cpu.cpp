@@ -89,7 +89,7 @@ void add_feature_gradients(const Kernels& kernels, const MaxSimCall& call, const
 void run_chunk(const Kernels& kernels, const MaxSimCall& call, const BackwardProblem& problem,
                const BackwardChunk& chunk) {
   BestRowsMemory memory(call.queries, chunk.pairs.queries);
-  const MaxSimGradients kept{memory.of(chunk.grads), {}};
+  const MaxSimGradients kept{memory.of(chunk.grads), {}, nullptr, nullptr};
   if (call.kept == nullptr) {
     run_pairs(problem, chunk, steps_of(kernels, call, &kept));
   } else {  // kept by the forward pass; all queries of a pair have one gradient
@@ -102,6 +102,10 @@ void run_chunk(const Kernels& kernels, const MaxSimCall& call, const BackwardPro
     }
   }
   add_feature_gradients(kernels, call, problem, chunk, kept);
+}
+
+int64_t soft_pair_floats(const MaxSimCall& call, int64_t context, int64_t query) {
+  return call.contexts.length(context) * gram_row(call.queries.length(query));
 }
 
 void lay_out_both(MaxSimCall& call) {
@@ -130,10 +134,40 @@ Steps steps_of_both(const Kernels& kernels, const MaxSimCall& call, const MaxSim
   return steps;
 }
 
+// Soft maxima of a chunk, whose gradients go through all similarities.
+void run_soft_chunk(const Kernels& kernels, const MaxSimCall& call, const BackwardProblem& problem,
+                    const BackwardChunk& chunk, const float* grads, const float* turned_grads) {
+  std::vector<int64_t> offsets(chunk.pairs.size());
+  int64_t similarities = 0;
+  for (int64_t k = 0; k < chunk.pairs.size(); ++k) {
+    offsets[k] = similarities;
+    similarities += soft_pair_floats(call, chunk.pairs.contexts[k], chunk.pairs.queries[k]);
+  }
+  Workspace count;
+  count.floats(similarities);
+  Workspace memory = chunk.keep(count.bytes());
+  const MaxSimGradients kept{{grads, nullptr, nullptr, nullptr},
+                             {turned_grads, nullptr, nullptr, nullptr},
+                             memory.floats(similarities),
+                             offsets.data()};
+  run_pairs(problem, chunk, steps_of_both(kernels, call, &kept));
+  Workspace sums;
+  maxsim_kernels_of(kernels).feature_memory(call, sums);
+  run_feature_gradients(
+      problem, chunk, sums.bytes(),
+      [&](bool of_contexts, const ItemPairs& jobs, const JobGroup& group, int64_t column, Workspace& memory) {
+        maxsim_kernels_of(kernels).soft_feature_gradients(call, kept, of_contexts, jobs, group, column, memory);
+      });
+}
+
 }  // namespace
 
 void score_maxsim(const Kernels& kernels, MaxSimCall call, const PairList* pairs, int64_t context_stride,
                   int64_t query_stride) {
+  if (call.options.soft()) {
+    call.turned_scores = nullptr;
+    return score_maxsim_both(kernels, call, pairs, context_stride, query_stride);
+  }
   lay_out(call);
   // Listed pairs are taken by query item, which is packed once.
   walk_batch(call, pairs, context_stride, query_stride, Owner::query, steps_of(kernels, call, nullptr));
@@ -151,7 +185,8 @@ void differentiate_maxsim_both(const Kernels& kernels, MaxSimCall call, const Pa
                                SideGradient& context_gradient, SideGradient& query_gradient) {
   lay_out_both(call);
   const auto pair_floats = [&](int64_t context, int64_t query) {
-    return 2 * (call.contexts.length(context) + call.queries.length(query)) + 1;
+    const int64_t rows = call.contexts.length(context) + call.queries.length(query);
+    return 2 * rows + 1 + (call.options.soft() ? soft_pair_floats(call, context, query) : 0);
   };
   const auto context_floats = [](int64_t) { return 0; };
   // A pair is left out where neither score has a gradient.
@@ -172,8 +207,9 @@ void differentiate_maxsim_both(const Kernels& kernels, MaxSimCall call, const Pa
       own[k] = pairs ? grads.of_pair(chunk.places[k]) : grads.of(context, query);
       turned[k] = pairs ? turned_grads.of_pair(chunk.places[k]) : turned_grads.of(context, query);
     }
+    if (call.options.soft()) return run_soft_chunk(kernels, call, problem, chunk, own.data(), turned.data());
     BestRowsMemory of_queries(call.queries, chunk.pairs.queries), of_contexts(call.contexts, chunk.pairs.contexts);
-    const MaxSimGradients kept{of_queries.of(own), of_contexts.of(turned)};
+    const MaxSimGradients kept{of_queries.of(own), of_contexts.of(turned), nullptr, nullptr};
     Steps steps = steps_of_both(kernels, call, &kept);
     run_pairs(problem, chunk, steps);
     add_feature_gradients(kernels, call, problem, chunk, kept);
@@ -182,11 +218,20 @@ void differentiate_maxsim_both(const Kernels& kernels, MaxSimCall call, const Pa
 
 void differentiate_maxsim(const Kernels& kernels, MaxSimCall call, const PairList* pairs, const ScoreGradients& grads,
                           SideGradient& context_gradient, SideGradient& query_gradient) {
-  lay_out(call);
-  const auto pair_floats = [&](int64_t, int64_t query) { return 2 * call.queries.length(query); };
+  if (call.options.soft()) {
+    lay_out_both(call);
+  } else {
+    lay_out(call);
+  }
+  const auto pair_floats = [&](int64_t context, int64_t query) {
+    return call.options.soft() ? soft_pair_floats(call, context, query) : 2 * call.queries.length(query);
+  };
   const auto context_floats = [](int64_t) { return 0; };
   const BackwardProblem problem{call, pairs, grads, context_gradient, query_gradient, pair_floats, context_floats};
-  run_backward(problem, [&](const BackwardChunk& chunk) { run_chunk(kernels, call, problem, chunk); });
+  run_backward(problem, [&](const BackwardChunk& chunk) {
+    if (call.options.soft()) return run_soft_chunk(kernels, call, problem, chunk, chunk.grads.data(), nullptr);
+    run_chunk(kernels, call, problem, chunk);
+  });
 }
 
 }  // namespace crossret

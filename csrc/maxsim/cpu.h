@@ -10,7 +10,7 @@ namespace crossret {
 void score_maxsim(const Kernels& kernels, MaxSimCall call, const PairList* pairs, int64_t context_stride,
                   int64_t query_stride);
 
-// Fills call.scores and call.turned_scores from one product.
+// Fills call.scores and, unless they are null, call.turned_scores from one product.
 void score_maxsim_both(const Kernels& kernels, MaxSimCall call, const PairList* pairs, int64_t context_stride,
                        int64_t query_stride);
 

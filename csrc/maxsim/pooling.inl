@@ -10,10 +10,7 @@ namespace CROSSRET_ISA {
 static void clip_best(float* values, int64_t n, const MaxSimOptions& options) {
   if (options.clip_slope == 1.0f) return;
   const F slope = V::set(options.clip_slope);
-  for (int64_t j = 0; j < n; j += V::width) {
-    const F x = V::load(values + j, n - j);
-    V::store(values + j, V::select(V::less(V::zero(), x), x, V::mul(slope, x)), n - j);
-  }
+  for (int64_t j = 0; j < n; j += V::width) V::store(values + j, clip(V::load(values + j, n - j), slope), n - j);
 }
 
 // taken[i]: 1 of the `top` largest of n values, of equals the first, NaN ahead of numbers; 0 of the others.

@@ -14,7 +14,7 @@ from crossret_kernels import MaxSimOptions, ScanOptions, maxsim_scores, scan_sco
 
 FUNCTIONS = (scan_scores, maxsim_scores)
 OPTIONS: dict[str, tuple[Any, ...]] = {
-    "scan_scores": (None, False, 0, True, 2, 0.1, 9.0, 0, 6.0),
+    "scan_scores": (None, False, *ScanOptions(normalize=True, pooling="lse").codes),
     "maxsim_scores": (None, False, *MaxSimOptions(direction="i2t").codes, False),
 }
 
@@ -95,7 +95,7 @@ def test_opcheck_of_scores_and_argmax(pairs: bool, width: int | None) -> None:
 
 
 @pytest.mark.parametrize("pairs", [False, True])
-@pytest.mark.parametrize("options", [{}, {"pooling": "topk", "top": 2, "clip_slope": 0.1}], ids=["plain", "topk"])
+@pytest.mark.parametrize("options", [{}, {"pooling": "topk", "top": 2}, {"context_pooling": "lse"}], ids=str)
 def test_opcheck_of_both_directions(options: dict[str, Any], pairs: bool) -> None:
     arguments, own = operands("maxsim_both", pairs=pairs), (None, False, *MaxSimOptions(**options).codes)
     grads = [randn(4, seed=seed) if pairs else randn(3, 2, seed=seed) for seed in range(2)]

@@ -235,7 +235,7 @@ class Batch {
   MaxSimCall maxsim_call(const Kernels& kernels, bool split) const {
     MaxSimCall call{};
     lay_out(call, kernels, split);
-    call.options = {what_.options.pooling, 1.0f, static_cast<float>(what_.options.lambda_lse), 0};
+    call.options = {what_.options.pooling, 1.0f, static_cast<float>(what_.options.lambda_lse), 0, 0.0f};
     return call;
   }
 

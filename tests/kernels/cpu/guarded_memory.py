@@ -142,9 +142,11 @@ def compare(placement: str, normalize: bool, dim: int, dtype: torch.dtype, pairs
                 made = zip(argmax(*fenced, *others, 20), argmax(*plain, *others, 20), strict=True)
                 assert all(torch.equal(ours, theirs) for ours, theirs in made)
                 both, gradients = torch.ops.crossret.maxsim_both, torch.ops.crossret.maxsim_both_backward
-                ours = *both(*fenced, *others), *gradients(fenced_grads, fenced_grads, *fenced, *others, True, True)
-                theirs = *both(*plain, *others), *gradients(grads, grads, *plain, *others, True, True)
-                assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+                soft = MaxSimOptions(**options, normalize=normalize, context_pooling="lse", clip_slope=0.1)
+                for own in (others, (None, False, *soft.codes)):
+                    ours = *both(*fenced, *own), *gradients(fenced_grads, fenced_grads, *fenced, *own, True, True)
+                    theirs = *both(*plain, *own), *gradients(grads, grads, *plain, *own, True, True)
+                    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
                 agreed += 2
         del fenced, fenced_grads
     return agreed

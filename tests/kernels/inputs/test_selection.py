@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from crossret_kernels import (
-    UnsupportedByBackend,
     gated_attention_scores,
     gated_attention_weights,
     heterogeneous_attention_weights,
@@ -264,8 +263,6 @@ MAXSIM_ERRORS: tuple[Case, ...] = (
     ("no top", {"pooling": "topk"}, ValueError, "top must be at least 1 with pooling='topk'"),
     ("top alone", {"top": 3}, ValueError, "and is for it alone, not 3"),
     ("contexts", {"context_pooling": "sum"}, ValueError, "context_pooling must be one of max, lse, not 'sum'"),
-    ("kernels", {"context_pooling": "lse", "backend": "cpu"}, UnsupportedByBackend,
-     "backend 'cpu' has no kernels of context_pooling='lse': backend='torch' serves it"),
     ("shape", {"word_weights": torch.ones(4, 2)}, ValueError, "word_weights must have shape "),
     ("integers", {"word_weights": torch.ones(4, 2).long()}, TypeError, "word_weights must be floating-point numbers"),
     ("side", {"region_weights": torch.ones(3, 2)}, ValueError,

@@ -27,14 +27,14 @@ def check(batch: Features, dtype: torch.dtype, options: dict[str, Any]) -> None:
 
 
 @examples(60)
-@given(batch=features(UNTIED), options=maxsim_options())
+@given(batch=features(UNTIED), options=maxsim_options(soft=True))
 def test_float32(batch: Features, options: dict[str, Any]) -> None:
     check(batch, torch.float32, options)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @examples(20)
-@given(batch=features(("none", "small")), options=maxsim_options())
+@given(batch=features(("none", "small")), options=maxsim_options(soft=True))
 def test_half_precision_features(dtype: torch.dtype, batch: Features, options: dict[str, Any]) -> None:
     check(batch, dtype, options)
 
@@ -63,7 +63,7 @@ class TestCalls(Calls): ...
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("isa", ISAS)
 @examples(20)
-@given(batch=features(), options=maxsim_options(), data=st.data())
+@given(batch=features(), options=maxsim_options(soft=True), data=st.data())
 def test_neighbours_keep_the_bits(
     isa: str, dtype: torch.dtype, batch: Features, options: dict[str, Any], data: st.DataObject
 ) -> None:
