@@ -14,7 +14,7 @@ from crossret_kernels import MaxSimOptions, ScanOptions, maxsim_scores, scan_sco
 
 FUNCTIONS = (scan_scores, maxsim_scores)
 OPTIONS: dict[str, tuple[Any, ...]] = {
-    "scan_scores": (None, False, 0, True, 2, 0.1, 9.0, 0, 6.0),
+    "scan_scores": (None, False, *ScanOptions(normalize=True, pooling="lse").codes),
     "maxsim_scores": (None, False, *MaxSimOptions(direction="i2t").codes, False),
 }
 
