@@ -12,6 +12,7 @@ from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.padded.arithmetic import pool, power_of_two, safe_divide, safe_sqrt, scaled, vector_length
 
 EPS = 1e-8  # of the published code: added to norms after the square root, and the floor of the cosine's denominator
+FOCAL_SLACK = 2.0**-14  # part of its mean by which a focal weight may be below it, as rounding puts equal ones
 UNSHIFTED = 2.0**64  # λ₁ up to which λ₁ / norm is finite, and so are the logits
 UNSHIFTED_HALF = 2.0**8  # likewise in float16, of all but the least norms
 
@@ -26,9 +27,8 @@ def attention_weights(similarities: Tensor, context_mask: Tensor, query_mask: Te
         p = torch.softmax(attention_logits(similarities, context_mask, query_mask, options), -2)
     if not options.focal:
         return p
-    fixed = p.detach()
-    kept = fixed * counts > fixed.sum(-2, keepdim=True)
-    p = p.where(kept | ~kept.any(-2, keepdim=True), 0)
+    fixed = p.detach().to(torch.promote_types(p.dtype, torch.float32))
+    p = p.where(fixed * counts > (1 - FOCAL_SLACK) * fixed.sum(-2, keepdim=True), 0)
     return p / p.sum(-2, keepdim=True)
 
 

@@ -65,8 +65,9 @@ class ScanOptions(Directed):
         relevance: of a query q that attends to a: "cosine" (Eq. 4), or "projection", q·a / ‖a‖, the cosine times ‖q‖
             (CHAN, Pan et al. 2023: direction "i2t", raw_feature_norm "no_norm", lambda_softmax one by its τ).
         focal: whether of a query's C weights those above their mean alone stay, normalised to the sum 1 again (BFAN,
-            Liu et al. 2019, "equal"). Which stay has no gradient. Where none is above, as all are equal, all stay; the
-            published code divides 0 by 0 there.
+            Liu et al. 2019, "equal"). Which stay has no gradient. A weight less than 2⁻¹⁴ of the mean below it stays,
+            too: so all of equal weights do, however they are rounded, where the published code divides 0 by 0 or keeps
+            what rounding lifts.
         threshold: of "minmax", 0 to 1; None: 1 / C.
 
     Backend "cpu" serves all but "minmax"; "triton" and "cuda" neither that nor "projection" nor focal weights. "torch"

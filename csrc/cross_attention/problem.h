@@ -8,6 +8,9 @@ namespace crossret {
 // ε of the published code: added to norms after the root, and the cosine's least denominator.
 constexpr float kEps = 1e-8f;
 
+// Part of its mean by which a focal weight may be below it, as rounding puts equal ones.
+constexpr float kFocalSlack = 1.0f / 16384.0f;
+
 enum class Norm : int { none, softmax, l2, l1 };
 
 struct CrossAttentionOptions {

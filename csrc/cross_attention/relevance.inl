@@ -236,10 +236,11 @@ static void norm_gradients(const CrossAttentionOptions& options, const Attention
 }
 
 // Focal attention (BFAN) of one vector of queries: zeros in place of weights that are not above a query's mean, and
-// sums of those that are. The greatest weight is 1: where they add up to their number none is above, and all stay.
+// sums of those that are. Weights that rounding alone keeps apart, as all are of a query that is its item's only one,
+// count as equal to the mean or above it: so some always stay.
 static void focus(int64_t rows, const AttentionTile& tile, int64_t j, Queries& queries) {
-  const F count = V::set(static_cast<float>(rows)), sum = V::load(queries.total + j);
-  const F most = V::select(V::less(sum, count), sum, V::set(-1.0f));
+  const F count = V::set(static_cast<float>(rows));
+  const F most = V::mul(V::load(queries.total + j), V::set(1.0f - kFocalSlack));
   F product = V::zero(), total = V::zero();
   for (int64_t at = j; at < rows * tile.ld; at += tile.ld) {
     const F p = V::load(tile.weights + at);

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from crossret_kernels import UnsupportedByBackend, scan_attend, scan_attention
+from crossret_kernels import ScanOptions, UnsupportedByBackend, scan_attend, scan_attention
 from crossret_kernels.gpu.tuning import AttendedPairs
 from tests.every_two import every_two
 from tests.interpreted.programs import ORDERS, programs_share_nothing
@@ -127,7 +127,7 @@ def test_no_pairs() -> None:
 def test_opcheck(attended: bool) -> None:
     regions, words = sides(9)
     arguments = regions, None, LENGTHS[0], None, words, None, LENGTHS[1], None, PAIRS
-    options = None, False, 0, True, 2, 0.1, 9.0, 0, 6.0, 8, 6, attended
+    options = None, False, *ScanOptions(normalize=True, pooling="lse").codes, 8, 6, attended
     grads = [torch.ones(5, *last) for last in ((), (8, 9 if attended else 0), (8, 6), (8,))]
     operations = torch.ops.crossret
     torch.library.opcheck(operations.scan_attend_triton_backward.default, (*grads, *arguments, *options, True, False))

@@ -111,9 +111,9 @@ def _projection(query: Array, attended: Array) -> float:
 
 
 def _focused(weights: Array) -> Array:
-    """A query's weights of those contexts alone whose weight is above the mean of all, if any is."""
-    kept = np.array([p if p * len(weights) > 1 else 0.0 for p in weights])
-    return kept / kept.sum() if kept.any() else weights
+    """A query's weights of those contexts alone whose weight is above the mean of all, or equal but for rounding."""
+    kept = np.array([p if p * len(weights) > 1 - 2**-14 else 0.0 for p in weights])
+    return kept / kept.sum()
 
 
 def _spread(s: Array, threshold: float | None) -> Array:

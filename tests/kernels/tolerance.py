@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from crossret_kernels import scan_scores
-from crossret_kernels.cross_attention.attention import attention_logits, attention_weights, relevances
+from crossret_kernels.cross_attention.attention import FOCAL_SLACK, attention_logits, attention_weights, relevances
 from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.inputs.call import as_ragged
 from crossret_kernels.inputs.ragged import Ragged
@@ -272,12 +272,12 @@ def _chosen(batch: Features, options: ScanOptions) -> bool:
     cells = contexts & query_mask[..., None, :]
     counts = contexts.sum(-2, keepdim=True)
     several = cells & (counts > 1)
-    clear = True
+    clear = options.norm != "minmax" or batch.kind not in ("duplicates", "opposites")
     if options.norm == "minmax":
         least, most = (
             f(s.masked_fill(~contexts, x), -2, True) for f, x in ((torch.amin, torch.inf), (torch.amax, -torch.inf))
         )
-        clear = bool(((most - least > 1e-2 * s.abs().amax(-2, keepdim=True)) | ~several).all())
+        clear = clear and bool(((most - least > 1e-2 * s.abs().amax(-2, keepdim=True)) | ~several).all())
         n = (s - least) / (most - least)
         gaps = n - (1 / counts if options.threshold is None else options.threshold)
         clear = clear and bool(((gaps.abs() > 1e-5) | (n == 0) | (n == 1) | ~several).all())
@@ -285,8 +285,8 @@ def _chosen(batch: Features, options: ScanOptions) -> bool:
         p = attention_weights(s, context_mask, query_mask, replace(options, focal=False))
         logits = 1.0 if options.norm == "minmax" else attention_logits(s, context_mask, query_mask, options)
         unsure = 3e-6 * (1 + torch.as_tensor(logits).where(cells, 0).abs().max())
-        clear = clear and bool((((p * counts - 1).abs() > unsure) | ~several).all())
-    return clear and batch.kind not in ("duplicates", "opposites")
+        clear = clear and bool((((p * counts - (1 - FOCAL_SLACK)).abs() > unsure) | ~several).all())
+    return clear
 
 
 def well_posed(batch: Features, options: dict[str, Any]) -> bool:

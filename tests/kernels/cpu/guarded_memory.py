@@ -30,10 +30,11 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 DIMS = (1, 3, 17, 33, 100, 259)
 REGION_LENGTHS, WORD_LENGTHS = (5, 1, 13), (3, 7, 1, 17)
 PADDING = 3  # rows behind the last item
-OPTIONS: list[tuple[str, dict[str, str]]] = [
+OPTIONS: list[tuple[str, dict[str, Any]]] = [
     *(("scan_scores", {"direction": direction, "raw_feature_norm": norm, "pooling": pooling})
       for direction in ("t2i", "i2t")
       for norm, pooling in (("clipped_l2norm", "lse"), ("l1norm", "avg"), ("softmax", "max"), ("no_norm", "sum"))),
+    ("scan_scores", {"direction": "t2i", "relevance": "projection", "focal": True}),
     *(("maxsim_scores", {"direction": direction, "pooling": pooling})
       for direction in ("t2i", "i2t") for pooling in ("sum", "max")),
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from crossret_kernels import UnsupportedByBackend, scan_factors, scan_scores, scan_topk
+from crossret_kernels import ScanOptions, UnsupportedByBackend, scan_factors, scan_scores, scan_topk
 from tests.kernels.strategies import DEGENERACIES, Features, examples, features, scan_options
 from tests.kernels.tolerance import EPS, ISAS, Expectation, cpu_isa, well_posed
 
@@ -148,7 +148,7 @@ def test_what_cannot_be_the_factors_raises() -> None:
     with pytest.raises(RuntimeError, match="factors must be those"):
         torch.ops.crossret.scan_scores_factored(
             factors[1:].contiguous(), regions.detach(), None, None, None, words, None, None, None,
-            None, None, False, 0, False, 2, 0.1, 9.0, 0, 6.0,
+            None, None, False, *ScanOptions(pooling="lse").codes,
         )  # fmt: skip
 
 
@@ -159,5 +159,5 @@ def test_opcheck() -> None:
     factors = scan_factors(regions, region_lengths)
     torch.library.opcheck(
         torch.ops.crossret.scan_scores_factored.default,
-        (factors, *side, words, None, None, None, None, 0.5, False, 0, False, 2, 0.1, 9.0, 0, 6.0),
+        (factors, *side, words, None, None, None, None, 0.5, False, *ScanOptions(pooling="lse").codes),
     )

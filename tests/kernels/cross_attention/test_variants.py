@@ -21,7 +21,7 @@ from crossret_kernels import (
 )
 from tests.kernels.tolerance import ISAS, cpu_isa
 
-LENGTHS = torch.tensor([5, 1, 4]), torch.tensor([6, 2, 1, 3])
+LENGTHS = torch.tensor([5, 1, 4]), torch.tensor([6, 2, 3, 3])
 FOCAL = {"focal": True, "lambda_softmax": 20.0}
 SPREAD = {"raw_feature_norm": "minmax"}
 PROJECTED = {"relevance": "projection", "direction": "i2t", "raw_feature_norm": "no_norm", "lambda_softmax": 2.0}
@@ -46,7 +46,7 @@ def chan(v: Tensor, e: Tensor) -> Tensor:
 
 
 def bfan(v: Tensor, e: Tensor) -> Tensor:
-    """Words attend to those regions alone that get more than an equal share."""
+    """Words, of which there are several, attend to those regions alone that get more than an equal share."""
     s = torch.nn.functional.leaky_relu(v @ e.T, 0.1)
     n = s / (s.norm(dim=1, keepdim=True) + 1e-8)
     found = []
@@ -98,16 +98,20 @@ def test_a_projection_is_the_cosine_times_the_length_of_the_query() -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_focal_weights_that_are_all_equal_stay(isa: str) -> None:
-    regions, words = sides(torch.float32)
-    options: dict[str, Any] = {"lambda_softmax": 0.0, "pairs": torch.tensor([[0, 0], [1, 2]])}
+def test_focal_weights_that_are_equal_but_for_rounding_stay(isa: str) -> None:
+    """Those of no temperature, and of a caption of one word, whose similarities are all 1 once they are normalised."""
+    regions, words = (side.abs() for side in sides(torch.float32))
+    one = torch.ones(4, dtype=torch.int64)
     for backend in ("cpu", "torch", "reference"):
-        with cpu_isa(isa):
-            focal, plain = (
-                scan_attention(regions, words, *LENGTHS, focal=x, backend=backend, **options) for x in (True, False)
-            )
-        for ours, theirs in zip(focal, plain, strict=True):
-            torch.testing.assert_close(ours, theirs)
+        for lengths, lambda_softmax in ((LENGTHS[1], 0.0), (one, 20.0)):
+            with cpu_isa(isa):
+                weights = scan_attention(
+                    regions, words, LENGTHS[0], lengths, pairs=torch.tensor([[0, 0], [2, 3]]), focal=True,
+                    lambda_softmax=lambda_softmax, backend=backend,
+                ).weights  # fmt: skip
+            for pair, count in enumerate((5, 4)):
+                equal = torch.full((count,), 1 / count)
+                torch.testing.assert_close(weights[pair, 0, :count], equal, rtol=1e-3, atol=0)
 
 
 def test_weights_of_equal_similarities_are_equal_and_have_no_gradient() -> None:
