@@ -21,7 +21,7 @@ from crossret_kernels.padded.forms import gather_items, split_items
 from crossret_kernels.pairwise.op import block_shape, check_own, checked_scores
 
 AttendedScorer: TypeAlias = Callable[[ScanAttended, Tensor, Tensor, Tensor], Tensor]
-_ARRAYS = 8  # arrays of the attended vectors' size alive at once in a scorer and its backward pass
+_ARRAYS = 16  # arrays of the attended vectors' size that a scorer and its backward pass hold at once
 
 
 def scan_attend_scores(
@@ -56,7 +56,7 @@ def scan_attend_scores(
             scorer holds here too.
         workspace_bytes: how much memory a block may take: it is as many pairs as `bytes_per_pair` fit in, one at least.
         bytes_per_pair: what one pair takes in the scorer and its backward pass, which you know best. None: an estimate
-            in float32, or float64 of such features: eight arrays Q · D and four Q · C.
+            in float32, or float64 of such features: sixteen arrays Q · D and four Q · C.
         backend: as in `scan_attend`.
         all others: as in `scan_scores`; pairs may be all, listed or candidates. An empty item has one query of zeros.
 
