@@ -8,6 +8,7 @@ from crossret_kernels.cross_attention.factors import scan_factors
 from crossret_kernels.cross_attention.op import scan_scores
 from crossret_kernels.cross_attention.options import ScanFields, ScanOptions
 from crossret_kernels.cross_attention.scan_attend import ScanAttended, scan_attend
+from crossret_kernels.cross_attention.scan_attend_scores import scan_attend_scores
 from crossret_kernels.cross_attention.scan_attention import ScanAttention, scan_attention
 from crossret_kernels.cross_attention.topk import scan_topk
 from crossret_kernels.gated_attention.op import gated_attention_scores
@@ -58,6 +59,7 @@ __all__ = [
     "maxsim_topk",
     "pairwise_scores",
     "scan_attend",
+    "scan_attend_scores",
     "scan_attention",
     "scan_contributions",
     "scan_factors",

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.inputs.call import Features, Lengths, as_call, check_traceable
+from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.padded.chunked import WORKSPACE_BYTES, of_chunks, of_pairs, pair_bytes, split_evenly, widened
 
@@ -71,7 +72,7 @@ def pairwise_scores(
             scores on the features' device; sizes that are no integers of at least 1. Packed or listed features inside
             torch.compile.
     """
-    _check_own(scorer, workspace_bytes, bytes_per_pair)
+    check_own(scorer, workspace_bytes, bytes_per_pair)
     sides = regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score
     call = as_call(sides, pairs, candidates, query, same_dim=False)
     check_traceable("pairwise_scores takes padded features", call.images, call.captions)
@@ -80,7 +81,7 @@ def pairwise_scores(
     size = max(1, workspace_bytes // (pair_bytes(images, captions) if bytes_per_pair is None else bytes_per_pair))
 
     def paired(v: Tensor, v_mask: Tensor, e: Tensor, e_mask: Tensor) -> Tensor:
-        return _checked(scorer(v.to(dtypes[0]), v_mask, e.to(dtypes[1]), e_mask), v)
+        return checked_scores(scorer(v.to(dtypes[0]), v_mask, e.to(dtypes[1]), e_mask), v)
 
     def crossed(v: Tensor, v_mask: Tensor, e: Tensor, e_mask: Tensor) -> Tensor:
         n, m = len(v), len(e)
@@ -89,9 +90,7 @@ def pairwise_scores(
         return paired(*of_images, *of_captions).view(n, m)
 
     if listed is None and len(images) and len(captions):
-        rows = min(len(images), isqrt(size))
-        columns = min(len(captions), size // rows)
-        rows = min(len(images), size // columns)
+        rows, columns = block_shape(images, captions, size)
         scores = of_chunks(split_evenly(images, rows), split_evenly(captions, columns), crossed, draws=True)
     else:
         every = torch.empty(0, 2, dtype=torch.int64, device=images.values.device) if listed is None else listed
@@ -100,7 +99,15 @@ def pairwise_scores(
     return call.as_results([scores])[0]
 
 
-def _check_own(scorer: Any, workspace_bytes: Any, bytes_per_pair: Any) -> None:
+def block_shape(images: Ragged, captions: Ragged, size: int) -> tuple[int, int]:
+    """Images and captions of a block of at most `size` pairs, about as many of either; of no empty side."""
+    rows = min(len(images), isqrt(size))
+    columns = min(len(captions), size // rows)
+    return min(len(images), size // columns), columns
+
+
+def check_own(scorer: Any, workspace_bytes: Any, bytes_per_pair: Any) -> None:
+    """Raises TypeError or ValueError where a caller's scorer or sizes cannot be used."""
     if not callable(scorer):
         raise TypeError(f"scorer must be callable, not {type(scorer).__name__}")
     for name, size in (("workspace_bytes", workspace_bytes), ("bytes_per_pair", bytes_per_pair)):
@@ -112,7 +119,8 @@ def _check_own(scorer: Any, workspace_bytes: Any, bytes_per_pair: Any) -> None:
             raise ValueError(f"{name} must be at least 1, not {size}")
 
 
-def _checked(scores: Any, regions: Tensor) -> Tensor:
+def checked_scores(scores: Any, regions: Tensor) -> Tensor:
+    """What a scorer returned; raises TypeError or ValueError unless it is a score for each of these regions."""
     if not isinstance(scores, Tensor) or not scores.is_floating_point():
         kind = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
         raise TypeError(f"scorer must return a floating-point tensor, not {kind}")
