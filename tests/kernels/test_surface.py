@@ -37,6 +37,7 @@ POSITIONAL = {
     "sigmoid_loss": ["scores", "scale", "bias"],
     "scan_factors": ["features", "lengths"],
     "pairwise_scores": ["regions", "words", "scorer", *LENGTHS],
+    "scan_attend_scores": ["regions", "words", "scorer", *LENGTHS],
     **{name: ["queries", "documents", "query_lengths", "document_lengths"] for name in OF_LATE_INTERACTION},
 }
 
@@ -85,6 +86,10 @@ def _scorer(regions: Tensor, _v: Tensor, words: Tensor, _e: Tensor) -> Tensor:
     return (regions @ words.mT).amax(1).sum(1)
 
 
+def _attended_scorer(made: crossret_kernels.ScanAttended, queries: Tensor, mask: Tensor, _pairs: Tensor) -> Tensor:
+    return ((made.attended - queries) * mask[..., None]).square().sum((1, 2))
+
+
 def prepared(name: str, dtype: torch.dtype) -> tuple[list[Tensor], Callable[..., tuple[Tensor, ...]]]:
     """Features, and parameters where there are some; and the function of these, of all pairs where it takes all.
 
@@ -112,6 +117,8 @@ def prepared(name: str, dtype: torch.dtype) -> tuple[list[Tensor], Callable[...,
         options["pairs"] = PAIRS
     if name == "pairwise_scores":
         options["scorer"] = _scorer
+    if name == "scan_attend_scores":
+        options["scorer"] = _attended_scorer
 
     def call(*given: Tensor, **more: Any) -> tuple[Tensor, ...]:
         own: dict[str, Any] = options | more
