@@ -1,6 +1,7 @@
 // Gradients of feature rows from those of all similarities of their pairs: products with the partners' rows.
 #pragma once
 #include "pairs/feature_gradients.inl"
+#include "pairs/prepare.inl"
 
 namespace crossret {
 namespace CROSSRET_ISA {
