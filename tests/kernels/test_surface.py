@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import crossret_kernels
-from crossret_kernels import GatedAttention, HeterogeneousLayer, late_interaction
+from crossret_kernels import GatedAttention, HeterogeneousLayer, ScanAttended, late_interaction
 from tests.kernels.gated_attention.batches import gated_parameters
 from tests.kernels.heterogeneous_attention.calls import make_layers
 
@@ -36,7 +36,7 @@ POSITIONAL = {
     "infonce_loss": ["scores", "scale"],
     "sigmoid_loss": ["scores", "scale", "bias"],
     "scan_factors": ["features", "lengths"],
-    "pairwise_scores": ["regions", "words", "scorer", *LENGTHS],
+    **{name: ["regions", "words", "scorer", *LENGTHS] for name in ("pairwise_scores", "scan_attend_scores")},
     **{name: ["queries", "documents", "query_lengths", "document_lengths"] for name in OF_LATE_INTERACTION},
 }
 
@@ -85,6 +85,10 @@ def _scorer(regions: Tensor, _v: Tensor, words: Tensor, _e: Tensor) -> Tensor:
     return (regions @ words.mT).amax(1).sum(1)
 
 
+def _attended_scorer(made: ScanAttended, queries: Tensor, mask: Tensor, _: Tensor) -> Tensor:
+    return ((made.attended @ queries.mT).sum((1, 2)) + made.weights.square().sum((1, 2))) * made.scores
+
+
 def prepared(name: str, dtype: torch.dtype) -> tuple[list[Tensor], Callable[..., tuple[Tensor, ...]]]:
     """Features, and parameters where there are some; and the function of these, of all pairs where it takes all.
 
@@ -112,6 +116,8 @@ def prepared(name: str, dtype: torch.dtype) -> tuple[list[Tensor], Callable[...,
         options["pairs"] = PAIRS
     if name == "pairwise_scores":
         options["scorer"] = _scorer
+    if name == "scan_attend_scores":
+        options["scorer"] = _attended_scorer
 
     def call(*given: Tensor, **more: Any) -> tuple[Tensor, ...]:
         own: dict[str, Any] = options | more
