@@ -119,15 +119,13 @@ def check_own(scorer: Any, workspace_bytes: Any, bytes_per_pair: Any) -> None:
             raise ValueError(f"{name} must be at least 1, not {size}")
 
 
-def checked_scores(scores: Any, regions: Tensor) -> Tensor:
-    """What a scorer returned; raises TypeError or ValueError unless it is a score for each of these regions."""
+def checked_scores(scores: Any, block: Tensor) -> Tensor:
+    """What a scorer returned; raises TypeError or ValueError unless it is a score for each row of a block."""
     if not isinstance(scores, Tensor) or not scores.is_floating_point():
         kind = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
         raise TypeError(f"scorer must return a floating-point tensor, not {kind}")
-    if scores.shape != regions.shape[:1]:
-        raise ValueError(
-            f"scorer must return a score for each of {len(regions)} pairs, got shape {tuple(scores.shape)}"
-        )
-    if scores.device != regions.device:
-        raise ValueError(f"scorer returned scores on {scores.device} but regions are on {regions.device}")
+    if scores.shape != block.shape[:1]:
+        raise ValueError(f"scorer must return a score for each of {len(block)} pairs, got shape {tuple(scores.shape)}")
+    if scores.device != block.device:
+        raise ValueError(f"scorer returned scores on {scores.device} but regions are on {block.device}")
     return scores

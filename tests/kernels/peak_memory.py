@@ -22,6 +22,7 @@ from torch import Tensor
 
 from crossret_kernels import (
     HeterogeneousLayer,
+    ScanAttended,
     attention_pool,
     gated_attention_scores,
     heterogeneous_scores,
@@ -29,6 +30,7 @@ from crossret_kernels import (
     maxsim_scores,
     maxsim_topk,
     scan_attend,
+    scan_attend_scores,
     scan_attention,
     scan_scores,
     scan_topk,
@@ -113,6 +115,19 @@ def run(case: str) -> float:
         candidates = torch.randint(10, (100, 1400))
         scan_attend(*leaves, candidates=candidates[:, :2], backend="cpu")
         return rise(lambda: scan_attend(*leaves, candidates=candidates, backend="cpu")) - 140_000 * 515 * 4 / 2**20
+    if case == "attend scores":  # attended vectors of all pairs would take 256 MiB, and their differences as much
+        layer = torch.nn.Linear(256, 1)
+        leaves = [torch.randn(64, n, 256).requires_grad_() for n in (36, 64)]
+
+        def step(n: int) -> tuple[Tensor, ...]:
+            def score(made: ScanAttended, queries: Tensor, *_: Tensor) -> Tensor:
+                return layer((made.attended - queries).square().mean(1)).squeeze(1)
+
+            scores = scan_attend_scores(leaves[0][:n], leaves[1][:n], score, workspace_bytes=2**24)
+            return torch.autograd.grad(scores.sum(), [*leaves, *layer.parameters()])
+
+        step(1)
+        return rise(lambda: step(64)) - mebibytes(*leaves)
     if case.startswith("attend"):  # 4,000 pairs; what is kept of them until gradients are made would take 500 MiB
         half = case == "attend bfloat16"
         leaves = [torch.randn(100, n, 128).to(torch.bfloat16 if half else torch.float32) for n in (160, 100)]

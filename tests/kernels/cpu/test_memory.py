@@ -80,7 +80,7 @@ def test_attention_pads_the_listed_items_alone() -> None:
 
 
 def test_the_workspace_of_attended_vectors_is_bounded() -> None:
-    cases = ["attend forward", "attend backward", "attend bfloat16", "attend candidates"]
+    cases = ["attend forward", "attend backward", "attend bfloat16", "attend candidates", "attend scores"]
     assert_peaks_rise_by_at_most(64, *cases, **FREED_AT_ONCE)
 
 

@@ -21,6 +21,7 @@ from crossret_kernels import (
     maxsim_scores,
     pairwise_scores,
     scan_attend,
+    scan_attend_scores,
     scan_attention,
     scan_scores,
 )
@@ -94,6 +95,10 @@ OF_CANDIDATES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "maxsim t2i": (maxsim_scores, {"direction": "t2i"}),
     "maxsim i2t": (maxsim_scores, {"direction": "i2t"}),
     "scan attend t2i": (scan_attend, {"direction": "t2i"}),
+    "scan attend scores i2t": (
+        scan_attend_scores,
+        {"direction": "i2t", "scorer": lambda made, q, _m, _p: (made.attended * q).sum((1, 2))},
+    ),
     "scan attention i2t": (scan_attention, {"direction": "i2t"}),
     "argmax t2i": (maxsim_argmax, {"direction": "t2i"}),
     "argmax i2t": (maxsim_argmax, {"direction": "i2t"}),
