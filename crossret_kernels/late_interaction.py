@@ -113,7 +113,7 @@ def maxsim(
             What lies elsewhere is never read and never wins.
         document_mask: the same, (n_documents, L), (n_queries, K, L) or (L,).
         query_weights: at least 0, what each query token's maximum counts for ("q2d"), laid out as the queries, but for
-            D. Differentiable. The token's vector is multiplied by it.
+            D, (1, Q) of one query. Differentiable. The token's vector is multiplied by it.
         document_weights: the same of documents' tokens ("d2q"); of documents for all queries.
         direction: "q2d": every query token takes its best document token; "d2q" the other way round.
         pooling: of those maxima: "sum", "avg", "max", "lse", "softmax" or "topk".

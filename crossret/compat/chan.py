@@ -13,6 +13,8 @@ of the published code, except on purpose:
 | | published code | here |
 |---|---|---|
 | a similarity of exactly −1 | counts as padding | counts |
+| similarities below −1 beside padding | the padding's −1 is the maximum | maxima of what is there |
+| "SoftmaxPooling" of captions of several lengths | NaN | their scores |
 | "VSACoding" divides by | ‖attended‖ + 1e-8 | ‖attended‖, of 1e-8 at least |
 | a length of 0 or beyond the padding | NaN, or all rows there are | an error that names it |
 | scores of bfloat16 and float16 | rounded to that | float32, summed in float32 |

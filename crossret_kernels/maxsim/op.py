@@ -10,7 +10,8 @@ from typing_extensions import Unpack
 
 from crossret_kernels.backends import select_backend
 from crossret_kernels.inputs.call import Call, Features, Lengths, as_call
-from crossret_kernels.inputs.options import checked
+from crossret_kernels.inputs.options import checked, choose
+from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.inputs.weights import weighted
 from crossret_kernels.maxsim.options import BOTH, MaxSimFields, MaxSimOptions
@@ -22,6 +23,7 @@ from crossret_kernels.maxsim.reference import (
 from crossret_kernels.maxsim.torch import maxsim_argmax_chunked, maxsim_both_chunked, maxsim_scores_chunked
 from crossret_kernels.operations import Kernels, define
 from crossret_kernels.padded.arithmetic import safe_normalize
+from crossret_kernels.padded.forms import pad_items
 from crossret_kernels.two_sides import (
     LISTED_SIDES,
     OPTIONS,
@@ -121,7 +123,8 @@ def maxsim_scores(
             both, images' for i2t).
         region_weights, word_weights: at least 0, what each row's maximum counts for (weighted late interaction, DRL):
             (n, L) of padded features, (rows,) of packed ones, a list of (L_k,) of lists; of the side that maximises, of
-            either with "both". Differentiable. The row is multiplied by it, which multiplies all its similarities.
+            either with "both". Differentiable. The row is multiplied by it, in the features' dtype, which multiplies
+            all its similarities: a weight of 0 makes them equal.
         backend: "cpu", "triton", "torch", "reference"; None takes what CROSSRET_BACKEND prefers where it serves the
             call, else the fastest that does; "cuda" has no kernels of it.
 
@@ -158,7 +161,8 @@ def weighted_scores(
     own = int(options.direction == "t2i")
     if weights[1 - own] is not None:
         raise ValueError(f"{names[1 - own]} weigh maxima that this direction does not take: {names[own]} do")
-    images, captions = call.images.joined(), call.captions.joined()
+    choose("context_pooling beside weights", options.context_pooling, ("max",))
+    images, captions = (_without_padding(side.joined()) for side in (call.images, call.captions))
     if options.normalize:  # ahead of the weights
         images, captions = (side.with_values(safe_normalize(side.values)) for side in (images, captions))
         options = checked(MaxSimOptions, options, {"normalize": False})
@@ -167,6 +171,11 @@ def weighted_scores(
         made = weighted((images, captions)[own], given, names[own])
         images, captions = (images, made) if own else (made, captions)
     return score_call(Call(images, captions, call.pairs, call.empty_score), options, backend)
+
+
+def _without_padding(side: Ragged) -> Ragged:
+    """The side with zeros for padding, which may hold anything, and would reach gradients."""
+    return side if side.offsets is not None or not side.values.size(1) else side.with_values(pad_items(side)[0])
 
 
 def score_call(call: Call, options: MaxSimOptions, backend: str | None) -> Tensor:

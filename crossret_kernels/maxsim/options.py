@@ -58,7 +58,8 @@ class MaxSimOptions(Directed):
         lambda_lse: λ of "lse" and "softmax", above 0.
         top: how many maxima "topk" adds up, at least 1; all of an item that has fewer. Of equals the first.
         context_pooling: "max", or "lse", the soft maximum τ log(Σ exp(s / τ)) of a query's similarities s, as ColPali's
-            smooth maximum; by "cpu" and PyTorch operations.
+            smooth maximum; by "cpu", which holds a pair's similarities for it, and PyTorch operations. Not of
+            `maxsim_argmax`, nor beside weights.
         temperature: τ of that, above 0.
 
     Raises:

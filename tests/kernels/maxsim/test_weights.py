@@ -66,6 +66,20 @@ def test_weights_have_gradients() -> None:
     torch.testing.assert_close(gradient, maxima.masked_fill(~there, 0))
 
 
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
+def test_padding_reaches_no_gradient(backend: str, normalize: bool) -> None:
+    there = torch.arange(4) < LENGTHS[1][:, None]
+    words, weights = WORDS.float().clone(), OF_WORDS.float().clone()
+    words[~there], weights[~there] = torch.nan, torch.nan
+    leaves = [x.requires_grad_() for x in (REGIONS.float().clone(), words, weights)]
+    for own in ({"word_lengths": LENGTHS[1]}, {"word_mask": there}):
+        options = {"word_weights": leaves[2], "normalize": normalize, "backend": backend, **own}
+        scores = maxsim_scores(*leaves[:2], **options)
+        assert scores.isfinite().all()
+        assert all(grad.isfinite().all() for grad in torch.autograd.grad(scores.sum(), leaves))
+
+
 def test_weights_of_late_interaction() -> None:
     similarities = torch.einsum("qtd,nld->qntl", WORDS, REGIONS)
     of_queries = (similarities.amax(3) * OF_WORDS[:, None]).sum(2)
