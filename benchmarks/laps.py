@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.memory import peak_mebibytes
-from benchmarks.records import keep_record
+from benchmarks.records import heading, keep_record
 from crossret.models import Laps, LapsConfig
 from crossret.models.encoded import Encoded
 
@@ -86,7 +86,7 @@ def apart(implementation: str, batch: int, threads: int) -> dict[str, Any]:
 def table(found: dict[str, Any]) -> str:
     """A record as people read it."""
     lines = [
-        f"{found['machine']['cpu']}, {found['threads']} thread{'s'[: found['threads'] > 1]}, {found['date']}: scores "
+        f"{heading(found)}: scores "
         f"of all pairs and their gradients, {PATCHES} patches, up to {LONGEST} words, D = {DIM}.",
         "",
         "| batch | by | seconds | peak MiB |",

@@ -13,6 +13,12 @@ from crossret.files.json import write_json
 from crossret.machine import describe_machine
 
 
+def heading(found: dict[str, Any]) -> str:
+    """Machine, threads and date of a record of so many `threads`."""
+    threads = found["threads"]
+    return f"{found['machine']['cpu']}, {threads} thread{'s'[: threads > 1]}, {found['date']}"
+
+
 def keep_record(directory: Path, found: dict[str, Any], table: Callable[[dict[str, Any]], str], **more: str) -> None:
     """Write the figures found, with the date and the machine, as .json and by ``table`` as .md; and print that.
 

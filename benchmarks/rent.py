@@ -18,7 +18,7 @@ from unittest import mock
 
 import torch
 
-from benchmarks.records import keep_record
+from benchmarks.records import heading, keep_record
 from crossret.models.kinds import MODELS
 from crossret_kernels.backends import ENVIRONMENT_VARIABLE
 from crossret_kernels.dense.op import Products
@@ -133,8 +133,7 @@ def measure(case: Case) -> dict[str, Any]:
 def table(found: dict[str, Any]) -> str:
     """A record as people read it."""
     lines = [
-        f"{found['machine']['cpu']}, {found['threads']} thread{'s'[: found['threads'] > 1]}, {found['date']}: "
-        "training steps with the encoders, and scores of encoded items.",
+        f"{heading(found)}: training steps with the encoders, and scores of encoded items.",
         "",
         "| kernels | step | images × captions | with, ms | without, ms | gain |",
         "|---|---|---:|---:|---:|---:|",

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.records import keep_record
+from benchmarks.records import heading, keep_record
 from crossret.compat.chan import SimsEncoder
 from crossret.compat.laps import matching_max_mean, xattn_score_two
 from crossret_kernels import maxsim_scores, scan_scores, triplet_loss
@@ -112,7 +112,7 @@ def _encoder(coding: str, pooling: str) -> Score:
 
 
 def _weights(words: Tensor) -> Tensor:
-    """What a word counts for, made of the word as DRL makes it."""
+    """Weights (n, W) of words, each made of the word as DRL makes it."""
     return words[..., 0].sigmoid()
 
 
@@ -196,7 +196,7 @@ def measure(case: Case, batch: int = BATCH, rounds: int = ROUNDS) -> dict[str, A
 def table(found: dict[str, Any]) -> str:
     """A record as people read it."""
     lines = [
-        f"{found['machine']['cpu']}, {found['threads']} thread{'s'[: found['threads'] > 1]}, {found['date']}: scores "
+        f"{heading(found)}: scores "
         f"of {BATCH} × {BATCH}, hardest negatives and gradients; {REGIONS} regions, 8 to {WORDS} words, D = {DIM}.",
         "",
         "| scorer | published way | its ms | crossret, ms | × | scores off by, float64 | gradients |",

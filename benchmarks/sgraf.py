@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.memory import peak_mebibytes
-from benchmarks.records import keep_record
+from benchmarks.records import heading, keep_record
 from crossret_kernels import triplet_loss
 from examples.sgraf import GraphReasoning, Items, Similarity, backward
 
@@ -91,7 +91,7 @@ def apart(threads: int, *what: str) -> dict[str, Any]:
 def table(found: dict[str, Any]) -> str:
     """A record as people read it."""
     lines = [
-        f"{found['machine']['cpu']}, {found['threads']} thread{'s'[: found['threads'] > 1]}, {found['date']}: a loss "
+        f"{heading(found)}: a loss "
         f"and its gradients, {REGIONS} regions, {SHORTEST} to {LONGEST} words, D = {DIM}; times are the least of "
         f"{found['rounds']}.",
         "",

@@ -112,7 +112,7 @@ class Similarity(nn.Module):
         self.last = nn.Linear(similarity_dim, 1)
 
     def items(self, regions: Tensor, words: Tensor, lengths: Tensor) -> tuple[Items, Items]:
-        """What is made of images, which have all their regions, and of captions, ahead of the pairs."""
+        """Rows and whole vectors of images, which have all their regions, and of captions: made ahead of the pairs."""
         every, mask = regions.new_ones(regions.shape[:2]).bool(), torch.arange(words.shape[1]) < lengths[:, None]
         return Items(regions, every, self.image(regions, every)), Items(words, mask, self.caption(words, mask))
 

@@ -7,6 +7,7 @@ Arguments and results are those of the published code, except on purpose:
 |---|---|---|
 | a length of 0 or beyond the padding | NaN, or all rows there are | an error that names it |
 | an image whose patches are all masked | a maximum of −1000 | an error that names it |
+| an `xattn_type` of another name | "max_mean" | an error |
 | `bi_norm` | similarities divided by their norm | an error: it has no kernel |
 | patches of every caption, four dimensions | an error | an error that says so |
 | scores of bfloat16 and float16 | rounded to that | float32, summed in float32 |

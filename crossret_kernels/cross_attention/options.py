@@ -43,7 +43,8 @@ class ScanFields(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class ScanOptions(Directed):
-    """How `scan_scores`, `scan_topk`, `scan_attend`, `scan_attention` and `scan_contributions` score a pair.
+    """How `scan_scores`, `scan_topk`, `scan_attend`, `scan_attend_scores`, `scan_attention` and `scan_contributions`
+    score a pair.
 
     These functions take one as `options`, and its fields as keywords, which come before those of `options`.
 
@@ -68,7 +69,7 @@ class ScanOptions(Directed):
             Liu et al. 2019, "equal"). Which stay has no gradient. A weight less than 2⁻¹⁴ of the mean below it stays,
             too: so all of equal weights do, however they are rounded, where the published code divides 0 by 0 or keeps
             what rounding lifts.
-        threshold: of "minmax", 0 to 1; None: 1 / C.
+        threshold: of "minmax" alone, 0 to 1; None: 1 / C.
 
     Backend "cpu" serves all but "minmax"; "triton" and "cuda" neither that nor "projection" nor focal weights. "torch"
     and "reference" serve all.
@@ -81,7 +82,6 @@ class ScanOptions(Directed):
         "int direction, bool normalize, int raw_feature_norm, float clip_slope, float lambda_softmax, int pooling, "
         "float lambda_lse, int relevance, bool focal"
     )
-    uncoded: ClassVar[tuple[str, ...]] = ("threshold",)
     modes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "direction": DIRECTIONS, "raw_feature_norm": NORM_MODES, "pooling": POOLINGS, "relevance": RELEVANCES,
     }  # fmt: skip

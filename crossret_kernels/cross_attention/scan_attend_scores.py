@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 from crossret_kernels.cross_attention.options import ScanFields, ScanOptions
 from crossret_kernels.cross_attention.scan_attend import ScanAttended, attend
 from crossret_kernels.inputs.call import Features, Lengths, as_call, check_traceable
-from crossret_kernels.inputs.options import checked
+from crossret_kernels.inputs.options import DIRECTIONS, checked, choose
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.tensors import Array, checkable
 from crossret_kernels.padded.arithmetic import safe_normalize
@@ -68,6 +68,7 @@ def scan_attend_scores(
     """
     check_own(scorer, workspace_bytes, bytes_per_pair)
     options = checked(ScanOptions, options, fields)
+    choose("direction of scan_attend_scores", options.direction, DIRECTIONS)
     sides = regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score
     call = as_call(sides, pairs, candidates, query, options.direction)
     check_traceable("scan_attend_scores takes padded features", call.images, call.captions)
@@ -79,7 +80,7 @@ def scan_attend_scores(
     )
 
     def scores(images: Ragged, captions: Ragged, pairs: Tensor, first: tuple[int, int] = (0, 0)) -> Tensor:
-        """Of pairs of these items, the first of which have these numbers in the call."""
+        """Scores (P,) of pairs of these items, the first of which have these numbers in the call."""
 
         def made(v: Tensor, e: Tensor, pairs: Tensor) -> Tensor:
             block = images.with_values(v.to(dtypes[0])), captions.with_values(e.to(dtypes[1]))

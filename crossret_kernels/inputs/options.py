@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 
@@ -20,29 +20,27 @@ Options = TypeVar("Options")
 
 
 class Coded:
-    """Options that carry themselves as operations in csrc take them: a dataclass whose fields are in that order.
+    """Options that carry themselves as operations in csrc take them.
 
     Attributes:
-        schema: the arguments of operations.
-        uncoded: fields that operations do not take.
+        schema: the arguments of operations, named as the fields that they carry.
         modes: all names that a field may have, by the field; an operation takes the place of one among them.
         codes: the arguments' values.
     """
 
     schema: ClassVar[str]
-    uncoded: ClassVar[tuple[str, ...]] = ()
     modes: ClassVar[Mapping[str, tuple[str, ...]]]
     codes: tuple[Any, ...]  # no field of theirs
 
     @classmethod
     def coded(cls) -> list[str]:
         """Names of the fields that operations take, in their order."""
-        return [field.name for field in fields(cls) if field.name not in cls.uncoded]  # type: ignore[arg-type]
+        return [argument.split()[-1] for argument in cls.schema.split(", ")]
 
     def carry(self) -> None:
         """Keeps the codes of the fields, once they are checked."""
-        modes, coded = self.modes, {name: x for name, x in vars(self).items() if name not in self.uncoded}
-        codes = tuple(modes[name].index(value) if name in modes else value for name, value in coded.items())
+        modes, coded = self.modes, [(name, getattr(self, name)) for name in self.coded()]
+        codes = tuple(modes[name].index(value) if name in modes else value for name, value in coded)
         object.__setattr__(self, "codes", codes)  # they are frozen
 
     @classmethod

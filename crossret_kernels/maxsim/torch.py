@@ -31,7 +31,10 @@ def maxsim_both_chunked(
         return torch.stack([_score(block, way) for way in ways], -1)
 
     scores = chunked_scores(regions, words, pairs, score, transform=_transform(options))
-    return scores.unbind(-1) if len(regions) and len(words) else (scores, scores)  # type: ignore[return-value]
+    if not len(regions) or not len(words):
+        return scores, scores
+    one, other = scores.unbind(-1)
+    return one, other
 
 
 def _score(block: Block, options: MaxSimOptions) -> Tensor:

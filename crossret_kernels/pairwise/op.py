@@ -120,7 +120,7 @@ def check_own(scorer: Any, workspace_bytes: Any, bytes_per_pair: Any) -> None:
 
 
 def checked_scores(scores: Any, block: Tensor) -> Tensor:
-    """What a scorer returned; raises TypeError or ValueError unless it is a score for each row of a block."""
+    """Scores (P,) that a scorer returned; raises TypeError or ValueError unless a block's every row has one."""
     if not isinstance(scores, Tensor) or not scores.is_floating_point():
         kind = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__
         raise TypeError(f"scorer must return a floating-point tensor, not {kind}")

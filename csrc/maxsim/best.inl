@@ -1,6 +1,6 @@
 // Sum-Max (SCAN Eqs. 9 and 10): the best context of every query, found while their similarities are in registers.
 #pragma once
-#include "maxsim/both.inl"
+#include "maxsim/whole_items.inl"
 #include "pairs/feature_gradients.inl"
 
 namespace crossret {
@@ -176,9 +176,13 @@ static void maxsim_feature_gradients(const MaxSimCall& call, const MaxSimGradien
 }
 
 extern const MaxSimKernels maxsim_kernels;
-const MaxSimKernels maxsim_kernels = {
-    maxsim_best,           maxsim_finish,           maxsim_both, maxsim_both_memory, maxsim_soft_feature_gradients,
-    maxsim_feature_memory, maxsim_feature_gradients};
+const MaxSimKernels maxsim_kernels = {maxsim_best,
+                                      maxsim_finish,
+                                      maxsim_whole_items,
+                                      maxsim_whole_items_memory,
+                                      maxsim_soft_feature_gradients,
+                                      maxsim_feature_memory,
+                                      maxsim_feature_gradients};
 
 }  // namespace CROSSRET_ISA
 }  // namespace crossret

@@ -108,15 +108,15 @@ int64_t soft_pair_floats(const MaxSimCall& call, int64_t context, int64_t query)
   return call.contexts.length(context) * gram_row(call.queries.length(query));
 }
 
-void lay_out_both(MaxSimCall& call) {
+void lay_out_whole_items(MaxSimCall& call) {
   call.factors = call.dots = false;
   call.limits = plan_limits(call.contexts, call.queries, call.query_layout);
 }
 
 // Without gradients scores, else best rows of either side.
-Steps steps_of_both(const Kernels& kernels, const MaxSimCall& call, const MaxSimGradients* gradients) {
+Steps steps_of_whole_items(const Kernels& kernels, const MaxSimCall& call, const MaxSimGradients* gradients) {
   Workspace count, preparing;
-  maxsim_kernels_of(kernels).both_memory(call, count);
+  maxsim_kernels_of(kernels).whole_items_memory(call, count);
   kernels.prepare_memory(call, preparing);
   Steps steps{};
   steps.bytes = std::max(count.bytes(), preparing.bytes());
@@ -129,7 +129,7 @@ Steps steps_of_both(const Kernels& kernels, const MaxSimCall& call, const MaxSim
   };
   steps.run = [&, gradients](const Rectangle& pairs, const ContextGroup& group, const QueryBlock& block, const Partial&,
                              Workspace& memory) {
-    maxsim_kernels_of(kernels).both(call, gradients, pairs, group, block, memory);
+    maxsim_kernels_of(kernels).whole_items(call, gradients, pairs, group, block, memory);
   };
   return steps;
 }
@@ -150,7 +150,7 @@ void run_soft_chunk(const Kernels& kernels, const MaxSimCall& call, const Backwa
                              {turned_grads, nullptr, nullptr, nullptr},
                              memory.floats(similarities),
                              offsets.data()};
-  run_pairs(problem, chunk, steps_of_both(kernels, call, &kept));
+  run_pairs(problem, chunk, steps_of_whole_items(kernels, call, &kept));
   Workspace sums;
   maxsim_kernels_of(kernels).feature_memory(call, sums);
   run_feature_gradients(
@@ -165,7 +165,6 @@ void run_soft_chunk(const Kernels& kernels, const MaxSimCall& call, const Backwa
 void score_maxsim(const Kernels& kernels, MaxSimCall call, const PairList* pairs, int64_t context_stride,
                   int64_t query_stride) {
   if (call.options.soft()) {
-    call.turned_scores = nullptr;
     return score_maxsim_both(kernels, call, pairs, context_stride, query_stride);
   }
   lay_out(call);
@@ -175,15 +174,15 @@ void score_maxsim(const Kernels& kernels, MaxSimCall call, const PairList* pairs
 
 void score_maxsim_both(const Kernels& kernels, MaxSimCall call, const PairList* pairs, int64_t context_stride,
                        int64_t query_stride) {
-  lay_out_both(call);
-  const Steps steps = steps_of_both(kernels, call, nullptr);
+  lay_out_whole_items(call);
+  const Steps steps = steps_of_whole_items(kernels, call, nullptr);
   walk_batch(call, pairs, context_stride, query_stride, Owner::context, steps);
 }
 
 void differentiate_maxsim_both(const Kernels& kernels, MaxSimCall call, const PairList* pairs,
                                const ScoreGradients& grads, const ScoreGradients& turned_grads,
                                SideGradient& context_gradient, SideGradient& query_gradient) {
-  lay_out_both(call);
+  lay_out_whole_items(call);
   const auto pair_floats = [&](int64_t context, int64_t query) {
     const int64_t rows = call.contexts.length(context) + call.queries.length(query);
     return 2 * rows + 1 + (call.options.soft() ? soft_pair_floats(call, context, query) : 0);
@@ -210,7 +209,7 @@ void differentiate_maxsim_both(const Kernels& kernels, MaxSimCall call, const Pa
     if (call.options.soft()) return run_soft_chunk(kernels, call, problem, chunk, own.data(), turned.data());
     BestRowsMemory of_queries(call.queries, chunk.pairs.queries), of_contexts(call.contexts, chunk.pairs.contexts);
     const MaxSimGradients kept{of_queries.of(own), of_contexts.of(turned), nullptr, nullptr};
-    Steps steps = steps_of_both(kernels, call, &kept);
+    Steps steps = steps_of_whole_items(kernels, call, &kept);
     run_pairs(problem, chunk, steps);
     add_feature_gradients(kernels, call, problem, chunk, kept);
   });
@@ -219,7 +218,7 @@ void differentiate_maxsim_both(const Kernels& kernels, MaxSimCall call, const Pa
 void differentiate_maxsim(const Kernels& kernels, MaxSimCall call, const PairList* pairs, const ScoreGradients& grads,
                           SideGradient& context_gradient, SideGradient& query_gradient) {
   if (call.options.soft()) {
-    lay_out_both(call);
+    lay_out_whole_items(call);
   } else {
     lay_out(call);
   }

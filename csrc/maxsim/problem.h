@@ -41,7 +41,7 @@ struct BestRows {
 
 // The backward pass of some pairs: best contexts of queries and, of scores in both directions, best queries of
 // contexts.
-// Of soft maxima, which every similarity has a part in, gradients of all: (contexts × queries) of each pair, row stride
+// Gradients of all similarities of soft maxima, in which each has a part: (contexts × queries) of each pair, row stride
 // gram_row(queries), at similarity_offsets[slot].
 struct MaxSimGradients {
   BestRows queries;
@@ -60,9 +60,9 @@ struct MaxSimKernels {
                  int64_t n_parts, int64_t first, int64_t last, int64_t column, float* scratch);
   // Scores of whole items, in both directions or of soft maxima; with gradients best rows and coefficients, or
   // gradients of similarities instead. And the workspace.
-  void (*both)(const MaxSimCall&, const MaxSimGradients*, const Rectangle&, const ContextGroup&, const QueryBlock&,
-               Workspace&);
-  void (*both_memory)(const Operands&, Workspace&);
+  void (*whole_items)(const MaxSimCall&, const MaxSimGradients*, const Rectangle&, const ContextGroup&,
+                      const QueryBlock&, Workspace&);
+  void (*whole_items_memory)(const Operands&, Workspace&);
   void (*soft_feature_gradients)(const MaxSimCall&, const MaxSimGradients&, bool of_contexts, const ItemPairs&,
                                  const JobGroup&, int64_t column, Workspace&);
   void (*feature_memory)(const MaxSimCall&, Workspace&);

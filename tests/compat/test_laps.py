@@ -23,7 +23,7 @@ def clipped(s: Tensor, scan: bool) -> Tensor:
 
 
 def max_mean(image: Tensor, caption: Tensor, i2t: bool, scan: bool) -> Tensor:
-    """Of one image and one caption without padding."""
+    """Score of one image and one caption without padding."""
     s = clipped(F.normalize(caption, dim=-1) @ F.normalize(image, dim=-1).T, scan)
     of_words, of_patches = s.amax(1).mean(), s.amax(0).mean()
     return (of_words + of_patches) / 2 if i2t else of_words

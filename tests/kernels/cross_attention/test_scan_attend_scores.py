@@ -95,7 +95,7 @@ SELECTIONS: dict[str, tuple[dict[str, Any], Tensor, tuple[int, ...]]] = {
 def test_scores_and_gradients_are_those_of_every_pair_alone(
     dtype: torch.dtype, selection: str, layout: str, direction: str, normalize: bool
 ) -> None:
-    """Of features and of all that the scorer is made of; by PyTorch operations in float64, else by kernels."""
+    """Gradients of features and of the scorer's parameters; by PyTorch operations in float64, else by kernels."""
     more, pairs, shape = SELECTIONS[selection]
     scorer, leaves = Scorer(dtype), sides(dtype)
     given, lengths = laid_out(layout, leaves)

@@ -29,7 +29,8 @@ PROJECTED = {"relevance": "projection", "direction": "i2t", "raw_feature_norm": 
 
 def sides(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(3)
-    return tuple(torch.randn(n, rows, 8, generator=generator).to(dtype) for n, rows in ((3, 5), (4, 6)))  # type: ignore[return-value]
+    regions, words = (torch.randn(n, rows, 8, generator=generator).to(dtype) for n, rows in ((3, 5), (4, 6)))
+    return regions, words
 
 
 def of_pairs(score: Callable[[Tensor, Tensor], Tensor], regions: Tensor, words: Tensor) -> Tensor:

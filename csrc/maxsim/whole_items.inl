@@ -14,17 +14,19 @@ struct LargerOrNan {
 
 // Workspace: similarities, group × block with row stride limits.columns, the largest of either side, and as many of
 // both.
-struct BothBuffers {
+struct WholeItemBuffers {
   float *similarities, *of_queries, *of_contexts, *taken;
 
-  BothBuffers(const Limits& limits, Workspace& memory)
+  WholeItemBuffers(const Limits& limits, Workspace& memory)
       : similarities(memory.floats(limits.rows * limits.columns)),
         of_queries(memory.floats(limits.columns)),
         of_contexts(memory.floats(limits.rows)),
         taken(memory.floats(limits.rows + limits.columns)) {}
 };
 
-static void maxsim_both_memory(const Operands& operands, Workspace& memory) { BothBuffers(operands.limits, memory); }
+static void maxsim_whole_items_memory(const Operands& operands, Workspace& memory) {
+  WholeItemBuffers(operands.limits, memory);
+}
 
 // The largest number of each of n columns; 0 for −0.
 static void best_of_columns(const float* s, int64_t ld, int64_t rows, int64_t n, float* best) {
@@ -70,32 +72,24 @@ static void keep_best(float* values, int64_t n, const float* s, int64_t step, in
   pool_best_gradient(values, n, options, kept.grad_scores[slot], kept.coefs + kept.offsets[slot]);
 }
 
-// exp((x − shift) / τ) of n numbers, added up.
-static float sum_of_exponentials(const float* x, int64_t n, float shift, F inverse) {
-  F sum = V::zero();
-  for (int64_t j = 0; j < n; j += V::width) {
-    sum = V::add(sum, V::keep_first(exp(V::mul(V::sub(V::load(x + j, n - j), V::set(shift)), inverse)), n - j));
-  }
-  return V::reduce_add(sum);
-}
-
-// Soft maxima of the rows × n numbers from the largest of each column and, unless they are null, of each row.
-static void soften(const float* s, int64_t ld, int64_t rows, int64_t n, float temperature, float* of_columns,
-                   float* of_rows) {
+// Soft maxima of n columns, in place of the largest of each.
+static void soften(const float* s, int64_t ld, int64_t rows, int64_t n, float temperature, float* best) {
   const F inverse = V::set(1.0f / temperature);
-  for (int64_t j = 0; of_columns != nullptr && j < n; j += V::width) {
-    const F largest = V::load(of_columns + j, n - j);
+  for (int64_t j = 0; j < n; j += V::width) {
+    const F largest = V::load(best + j, n - j);
     F sum = V::zero();
     for (int64_t r = 0; r < rows; ++r) {
       sum = V::add(sum, exp(V::mul(V::sub(V::load(s + r * ld + j, n - j), largest), inverse)));
     }
     float sums[V::width];
     V::store(sums, sum);
-    for (int64_t i = j; i < n && i < j + V::width; ++i) of_columns[i] += temperature * __builtin_logf(sums[i - j]);
+    for (int64_t i = j; i < n && i < j + V::width; ++i) best[i] += temperature * __builtin_logf(sums[i - j]);
   }
-  for (int64_t r = 0; of_rows != nullptr && r < rows; ++r) {
-    of_rows[r] += temperature * __builtin_logf(sum_of_exponentials(s + r * ld, n, of_rows[r], inverse));
-  }
+}
+
+// Soft maxima of the first n numbers of each row.
+static void soft_rows(const float* s, int64_t ld, int64_t rows, int64_t n, float temperature, float* best) {
+  for (int64_t r = 0; r < rows; ++r) best[r] = pool(s + r * ld, n, Pooling::lse, 1.0f / temperature);
 }
 
 // ∂L/∂s of one pair, rows × n, of soft maxima: the gradient of each times exp((s − it) / τ), through the clip.
@@ -115,9 +109,9 @@ static void soft_gradients(const float* s, int64_t ld, int64_t rows, int64_t n, 
   }
 }
 
-static void maxsim_both(const MaxSimCall& call, const MaxSimGradients* gradients, const Rectangle& pairs,
-                        const ContextGroup& group, const QueryBlock& block, Workspace& memory) {
-  const BothBuffers buffers(call.limits, memory);
+static void maxsim_whole_items(const MaxSimCall& call, const MaxSimGradients* gradients, const Rectangle& pairs,
+                               const ContextGroup& group, const QueryBlock& block, Workspace& memory) {
+  const WholeItemBuffers buffers(call.limits, memory);
   const int64_t ld = call.limits.columns;
   similarities_of(call, pairs, group, block, buffers.similarities, ld, {});
   const MaxSimOptions& options = call.options;
@@ -129,14 +123,17 @@ static void maxsim_both(const MaxSimCall& call, const MaxSimGradients* gradients
     const int64_t n = call.contexts.length(pairs.contexts[item]);
     for (int64_t r = 0; options.soft() && r < n; ++r) clip_best(rows + r * ld, block.columns, options);
     best_of_columns(rows, ld, n, block.columns, buffers.of_queries);
-    if (options.soft()) soften(rows, ld, n, block.columns, options.temperature, buffers.of_queries, nullptr);
+    if (options.soft()) soften(rows, ld, n, block.columns, options.temperature, buffers.of_queries);
     int64_t column = 0;
     for (int64_t q = block.first; q < block.first + block.count; ++q) {
       const int64_t slot = pairs.slot(item, q), m = call.queries.length(pairs.queries[q]);
       const float* const s = rows + column;
       float *const of_queries = buffers.of_queries + column, *const of_contexts = buffers.of_contexts;
-      if (both) best_of_rows(s, ld, n, m, of_contexts);
-      if (both && options.soft()) soften(s, ld, n, m, options.temperature, nullptr, of_contexts);
+      if (both && options.soft()) {
+        soft_rows(s, ld, n, m, options.temperature, of_contexts);
+      } else if (both) {
+        best_of_rows(s, ld, n, m, of_contexts);
+      }
       if (gradients == nullptr) {
         call.scores[slot] = pool_best(of_queries, m, of_maxima, buffers.taken);
         if (both) call.turned_scores[slot] = pool_best(of_contexts, n, of_maxima, buffers.taken);
