@@ -33,9 +33,4 @@ def weighted(side: Ragged, weights: Array | Sequence[Array], name: str) -> Ragge
         raise ValueError(f"{name} must have shape {tuple(expected)}, one for each row, got {tuple(given.shape)}")
     if given.device != side.values.device:
         raise ValueError(f"{name} are on {given.device} but the features on {side.values.device}")
-    there = side.mask
-    if side.padded_lengths is not None:
-        there = torch.arange(given.size(1)) < side.padded_lengths.cpu()[:, None]
-    if there is not None:
-        given = given.where(there.to(given.device), 0)  # what padding holds would reach gradients
     return side.with_values((side.values * given.unsqueeze(-1)).to(side.values.dtype))

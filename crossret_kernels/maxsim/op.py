@@ -174,7 +174,7 @@ def weighted_scores(
 
 
 def _without_padding(side: Ragged) -> Ragged:
-    """The side with zeros for padding, which may hold anything, and would reach gradients."""
+    """The side with zeros for padding, which may hold anything: no gradient passes it then, whatever weights it has."""
     return side if side.offsets is not None or not side.values.size(1) else side.with_values(pad_items(side)[0])
 
 
