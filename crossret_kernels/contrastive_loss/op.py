@@ -18,8 +18,8 @@ from crossret_kernels.operations import Kernels, Operand, define
 _IDS = (Operand("image_ids"), Operand("caption_ids"))
 _INFONCE = (Operand("scores", "Tensor", True), Operand("scale", "Tensor", True), *_IDS)
 _SIGMOID = (*_INFONCE[:2], Operand("bias", "Tensor", True), *_IDS)
-_INFONCE_OPTIONS = "float label_smoothing, int reduction, SymInt positive_offset"
-_SIGMOID_OPTIONS = "int reduction, SymInt positive_offset"
+_INFONCE_OPTIONS = f"{InfoNceOptions.schema}, SymInt positive_offset"
+_SIGMOID_OPTIONS = f"{SigmoidOptions.schema}, SymInt positive_offset"
 
 
 def _loss_like(scores: Tensor, *arguments: Any) -> Tensor:

@@ -20,6 +20,7 @@ KEPT = 8  # numbers of every positive, float32, that kernels of InfoNCE keep for
 class InfoNceOptions(Coded):
     """Options of InfoNCE besides scores, their scale and ids; ValueError or TypeError where a value is none."""
 
+    schema: ClassVar[str] = "float label_smoothing, int reduction"
     modes: ClassVar[Mapping[str, tuple[str, ...]]] = {"reduction": REDUCTIONS}
     label_smoothing: float
     reduction: str
@@ -36,6 +37,7 @@ class InfoNceOptions(Coded):
 class SigmoidOptions(Coded):
     """Options of the sigmoid loss, with the same errors."""
 
+    schema: ClassVar[str] = "int reduction"
     modes: ClassVar[Mapping[str, tuple[str, ...]]] = {"reduction": REDUCTIONS}
     reduction: str
 

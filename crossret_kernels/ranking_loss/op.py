@@ -16,7 +16,7 @@ from crossret_kernels.ranking_loss.reference import triplet_loss_reference
 from crossret_kernels.ranking_loss.torch import triplet_loss_torch
 
 _OPERANDS = (Operand("scores", "Tensor", True), Operand("image_ids"), Operand("caption_ids"))
-_OPTIONS = "float margin, int negatives, float p, int reduction, SymInt positive_offset"
+_OPTIONS = f"{LossOptions.schema}, SymInt positive_offset"
 # The loss and, for its gradient, statistics of hinges (4, n_rows), float32.
 _MADE = "(Tensor, Tensor)"
 

@@ -16,6 +16,7 @@ NEGATIVES = ("hardest", "sum", "softmax")
 class LossOptions(Coded):
     """Options of a loss besides scores and ids; ValueError or TypeError where a value is none."""
 
+    schema: ClassVar[str] = "float margin, int negatives, float p, int reduction"
     modes: ClassVar[Mapping[str, tuple[str, ...]]] = {"negatives": NEGATIVES, "reduction": REDUCTIONS}
     margin: float
     negatives: str
