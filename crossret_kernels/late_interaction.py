@@ -25,13 +25,15 @@ from crossret_kernels.inputs.documents import (
     listed_or_own,
     listed_pairs,
     several,
+    weights_of,
 )
 from crossret_kernels.inputs.options import check_flag, checked, choose
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.maxsim.contributions import maxsim_alignment, maxsim_contributions
-from crossret_kernels.maxsim.op import Weights, score_both_ways, score_call, weighted_scores
+from crossret_kernels.maxsim.op import score_both_ways, score_call, weighted_scores
 from crossret_kernels.maxsim.options import MaxSimOptions, PoolingFields
+from crossret_kernels.maxsim.weights import Weights
 from crossret_kernels.topk.candidates import as_candidates, candidate_topk
 from crossret_kernels.topk.streamed import Progress, feature_topk
 
@@ -113,8 +115,8 @@ def maxsim(
             What lies elsewhere is never read and never wins.
         document_mask: the same, (n_documents, L), (n_queries, K, L) or (L,).
         query_weights: at least 0, what each query token's maximum counts for ("q2d"), laid out as the queries, but for
-            D, (1, Q) of one query. Differentiable. The token's vector is multiplied by it.
-        document_weights: the same of documents' tokens ("d2q"); of documents for all queries.
+            D. Differentiable. The token's vector is multiplied by it.
+        document_weights: the same of documents' tokens ("d2q").
         direction: "q2d": every query token takes its best document token; "d2q" the other way round.
         pooling: of those maxima: "sum", "avg", "max", "lse", "softmax" or "topk".
         **fields: those of ``MaxSimOptions`` that go with one: ``top=16`` with "topk", ``lambda_lse``, ``clip_slope``,
@@ -132,7 +134,8 @@ def maxsim(
     """
     lengths, masks = (query_lengths, document_lengths), (query_mask, document_mask)
     call = every_pair(queries, documents, lengths, masks, empty_score)
-    options, weights = _options(direction, pooling, normalize, fields), (query_weights, document_weights)
+    options = _options(direction, pooling, normalize, fields)
+    weights = weights_of(queries, query_weights, WEIGHTS[0]), weights_of(documents, document_weights, WEIGHTS[1])
     return call.as_scores(weighted_scores(call, options, backend, *weights, names=WEIGHTS))
 
 
@@ -202,7 +205,8 @@ def maxsim_pairs(
         queries, documents, (query_lengths, document_lengths), (query_mask, document_mask), empty_score
     )
     call = listed_or_own(sides, pairs, empty_score)
-    options, weights = _options(direction, pooling, normalize, fields), (query_weights, document_weights)
+    options = _options(direction, pooling, normalize, fields)
+    weights = weights_of(queries, query_weights, WEIGHTS[0]), weights_of(documents, document_weights, WEIGHTS[1])
     return call.as_scores(weighted_scores(call, options, backend, *weights, names=WEIGHTS))
 
 
@@ -315,6 +319,8 @@ def retrieve(
     options = _options(direction, pooling, normalize, fields)
     check_flag("largest", largest)
     check_flag("return_alignment", return_alignment)
+    if return_alignment:
+        choose("context_pooling beside return_alignment", options.context_pooling, ("max",))
 
     def sides_of(some: Any, others: Any) -> tuple[Ragged, Ragged]:
         return checked_sides(some[0], others[0], (some[1], others[1]), (some[2], others[2]), empty_score)

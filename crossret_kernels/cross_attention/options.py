@@ -113,6 +113,8 @@ class ScanOptions(Directed):
             raise ValueError(f"lambda_lse must be above 0 in float32, not {self.lambda_lse!r}")
         if self.threshold is not None and not 0 <= self.threshold <= 1:
             raise ValueError(f"threshold must be in [0, 1] or None, not {self.threshold!r}")
+        if self.threshold is not None and self.raw_feature_norm != "minmax":
+            raise ValueError(f"threshold is for raw_feature_norm='minmax' alone, not {self.raw_feature_norm!r}")
         if not both:
             self.carry()
 

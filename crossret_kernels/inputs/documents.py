@@ -83,6 +83,19 @@ def several(features: Features, mask: Array | None, names: SideNames) -> tuple[F
     return features[None], mask[None] if dimensions(mask) == 1 else mask  # type: ignore[index,call-overload]
 
 
+def weights_of(features: Features, weights: Any, name: str) -> Any:
+    """Weights of one item, (L,), and of documents of each query, (n_queries, K, L), as those of several items."""
+    if dimensions(features) == 2 and dimensions(weights) == 1:
+        return weights[None]
+    if dimensions(features) != 4 or weights is None:
+        return weights
+    expected = tuple(features.shape[:3])  # type: ignore[union-attr]
+    if tuple(getattr(weights, "shape", ())) != expected:
+        given = f"shape {tuple(weights.shape)}" if hasattr(weights, "shape") else type(weights).__name__
+        raise ValueError(f"{name} must have shape (n_queries, K, L) = {expected}, got {given}")
+    return weights.reshape(-1, expected[2])
+
+
 def _flat(documents: Any, mask: Any, lengths: Any) -> tuple[tuple[int, int], Any, Any, Any]:
     """(n_queries, K), and (n_queries, K, L, D) as (n_queries · K, L, D), with what tells of their rows."""
     for own, name in zip((documents, lengths, mask), DOCUMENTS[:3], strict=True):

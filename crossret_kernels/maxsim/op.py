@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
-
 from torch import Tensor
 from typing_extensions import Unpack
 
 from crossret_kernels.backends import select_backend
 from crossret_kernels.inputs.call import Call, Features, Lengths, as_call
-from crossret_kernels.inputs.options import checked, choose
-from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.tensors import Array
-from crossret_kernels.inputs.weights import weighted
 from crossret_kernels.maxsim.options import BOTH, MaxSimFields, MaxSimOptions
 from crossret_kernels.maxsim.reference import (
     maxsim_argmax_reference,
@@ -21,9 +16,8 @@ from crossret_kernels.maxsim.reference import (
     maxsim_scores_reference,
 )
 from crossret_kernels.maxsim.torch import maxsim_argmax_chunked, maxsim_both_chunked, maxsim_scores_chunked
+from crossret_kernels.maxsim.weights import Weights, weighted
 from crossret_kernels.operations import Kernels, define
-from crossret_kernels.padded.arithmetic import safe_normalize
-from crossret_kernels.padded.forms import pad_items
 from crossret_kernels.two_sides import (
     LISTED_SIDES,
     OPTIONS,
@@ -36,7 +30,6 @@ from crossret_kernels.two_sides import (
     serve,
 )
 
-Weights: TypeAlias = "Array | Sequence[Array] | None"
 WEIGHTS = "region_weights", "word_weights"
 MAXSIM_OPTIONS = f"{OPTIONS}, {MaxSimOptions.schema}"
 
@@ -161,21 +154,9 @@ def weighted_scores(
     own = int(options.direction == "t2i")
     if weights[1 - own] is not None:
         raise ValueError(f"{names[1 - own]} weigh maxima that this direction does not take: {names[own]} do")
-    choose("context_pooling beside weights", options.context_pooling, ("max",))
-    images, captions = (_without_padding(side.joined()) for side in (call.images, call.captions))
-    if options.normalize:  # ahead of the weights
-        images, captions = (side.with_values(safe_normalize(side.values)) for side in (images, captions))
-        options = checked(MaxSimOptions, options, {"normalize": False})
     given = weights[own]
-    if given is not None:
-        made = weighted((images, captions)[own], given, names[own])
-        images, captions = (images, made) if own else (made, captions)
-    return score_call(Call(images, captions, call.pairs, call.empty_score), options, backend)
-
-
-def _without_padding(side: Ragged) -> Ragged:
-    """The side with zeros for padding, which may hold anything: no gradient passes it then, whatever weights it has."""
-    return side if side.offsets is not None or not side.values.size(1) else side.with_values(pad_items(side)[0])
+    assert given is not None
+    return score_call(*weighted(call, options, given, names[own]), backend)
 
 
 def score_call(call: Call, options: MaxSimOptions, backend: str | None) -> Tensor:

@@ -218,6 +218,7 @@ SCAN_ERRORS: tuple[Case, ...] = (
         "lambda_softmax must be a number, not str",
     ),
     ("threshold", {"threshold": 1.5}, ValueError, "threshold must be in [0, 1] or None, not 1.5"),
+    ("threshold alone", {"threshold": 0.5}, ValueError, "threshold is for raw_feature_norm='minmax' alone"),
     ("threshold text", {"threshold": "1"}, TypeError, "threshold must be a number, not str"),
     ("relevance", {"relevance": "dot"}, ValueError, "relevance must be one of cosine, projection, not 'dot'"),
     ("focal", {"focal": 1}, TypeError, "focal must be True or False, not 1"),

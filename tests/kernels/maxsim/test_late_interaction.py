@@ -294,6 +294,8 @@ MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
      "pairs[0] names query 3, but there are 3 queries"),
     (lambda: retrieve(QUERIES, DOCUMENTS, k=0), ValueError, "k must be at least 1"),
     (lambda: retrieve(QUERIES, DOCUMENTS, k=1, return_alignment=1), TypeError, "return_alignment must be"),  # type: ignore[call-overload]
+    (lambda: retrieve(QUERIES, DOCUMENTS, k=9, return_alignment=True, context_pooling="lse"), ValueError,
+     "context_pooling beside return_alignment must be one of max, not 'lse'"),
     (lambda: retrieve(QUERIES, DOCUMENTS[None], k=1), ValueError, "documents must have shape (n, L, D)"),
     (lambda: retrieve(QUERIES, DOCUMENTS, k=1, candidates=[[0], [1], [4]]), ValueError,
      "candidates: row 2, column 0: 4 is no item of the corpus"),

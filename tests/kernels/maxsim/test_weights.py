@@ -91,5 +91,20 @@ def test_weights_of_late_interaction() -> None:
     pairs = torch.tensor([[3, 0], [1, 2]])
     listed = maxsim_pairs(WORDS, REGIONS, pairs=pairs, query_weights=OF_WORDS)
     torch.testing.assert_close(listed, of_queries[pairs[:, 0], pairs[:, 1]])
+    torch.testing.assert_close(maxsim(WORDS[0], REGIONS, query_weights=OF_WORDS[0]), of_queries[:1])
+    own = REGIONS[None].expand(4, -1, -1, -1), OF_REGIONS[None].expand(4, -1, -1)
+    of_each = maxsim(WORDS, own[0], document_weights=own[1], direction="d2q")
+    torch.testing.assert_close(of_each, of_documents)
     with pytest.raises(ValueError, match="document_weights weigh maxima that this direction does not take"):
         maxsim(WORDS, REGIONS, document_weights=OF_REGIONS)
+    with pytest.raises(ValueError, match=r"document_weights must have shape \(n_queries, K, L\) = \(4, 3, 5\), got"):
+        maxsim(WORDS, own[0], document_weights=OF_REGIONS, direction="d2q")
+
+
+def test_no_weight_is_below_0() -> None:
+    weights = OF_WORDS.clone()
+    weights[1, 2:] = -1  # padding may hold anything
+    maxsim_scores(REGIONS, WORDS, None, LENGTHS[1], word_weights=weights)
+    weights[3, 2] = -0.5
+    with pytest.raises(ValueError, match=r"word_weights\[3, 2\] is -0.5: weights must be at least 0"):
+        maxsim_scores(REGIONS, WORDS, None, LENGTHS[1], word_weights=weights)
