@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -19,6 +19,9 @@ from tests.kernels.tolerance import ISAS, Expectation, check_float64, cpu_isa
 
 
 def check(batch: Features, dtype: torch.dtype, options: dict[str, Any]) -> None:
+    # Soft maxima of small similarities are τ log n but for rounding, which then picks the greatest of them.
+    small = batch.kind in ("small", "below the cosine's floor") and not options["normalize"]
+    assume(not small or options["context_pooling"] == "max" or options["pooling"] not in ("max", "topk"))
     expected = Expectation.of(maxsim_scores, batch, dtype, **options)
     expected.check_faults()
     expected.check("torch")
