@@ -104,12 +104,13 @@ gram_matrices(CROSSRET_PARAMETER PackedRows side, CROSSRET_PARAMETER Grams grams
   constexpr int element = static_cast<int>(sizeof(typename Features<Arithmetic>::Element));
   const int64_t row_chunks = int64_t{dim} * element / kChunkBytes;
   const auto rows_from = [&](int first) {
-    return [=](int row) { return first + row < item.count ? (item.first + first + row) * row_chunks : int64_t{-1}; };
+    return [=](int row) { return first + row < item.count ? (item.first + first + row) * row_chunks : int64_t{0}; };
   };
-  // Product of the block.
+  // Product of the block; of an empty item nothing is read.
   Accumulators<GramTile> sums;
+  const int row_bytes = item.count > 0 ? dim * element : 0;
   multiply_tiles<GramTile, Arithmetic>(sums, operand(side.rows, rows_from(first_row)),
-                                       operand(side.rows, rows_from(first_column)), dim * element, shared_at<Chunk>(0));
+                                       operand(side.rows, rows_from(first_column)), row_bytes, shared_at<Chunk>(0));
   sync_block();
   const auto norm_of = [&](int row) { return row < item.count ? load(side.norms, item.first + row) : 0.0f; };
   const auto scale_of = [&](int row) {

@@ -176,12 +176,12 @@ class JobTile {
     const int row_chunks = problem_.dim * element / kChunkBytes;  // in int: a part has fewer than 2³¹ chunks
     const auto of_query = [&](int row) -> int {
       const int source = ints(at_.row_sources)[row];
-      return source >= 0 ? source * row_chunks : -1;
+      return source >= 0 ? source * row_chunks : 0;
     };
     const Shared<float> out = floats(at_.similarities);
     for (int first = 0; first < job.n_columns; first += Shape::columns) {
       const auto of_context = [&](int column) -> int {
-        return first + column < job.n_columns ? ints(at_.column_sources)[first + column] * row_chunks : -1;
+        return first + column < job.n_columns ? ints(at_.column_sources)[first + column] * row_chunks : 0;
       };
       // Product of the piece and some contexts.
       Accumulators<Shape> sums;

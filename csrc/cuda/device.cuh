@@ -90,11 +90,9 @@ CROSSRET_DEVICE void store(T* to, int64_t at, T value) {
 
 CROSSRET_DEVICE uint32_t shared_address(const void* at) { return static_cast<uint32_t>(__cvta_generic_to_shared(at)); }
 
-// Asynchronous copy of 16 bytes: the first `bytes` from memory, then zeros; with 0 memory is not read. Other threads
-// see them after this thread's wait and a barrier.
-CROSSRET_DEVICE void copy_async(Shared<Chunk> to, Global<const Chunk> from, int bytes) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes)
-               : "memory");
+// Asynchronous copy of 16 bytes. Other threads see them after this thread's wait and a barrier.
+CROSSRET_DEVICE void copy_async(Shared<Chunk> to, Global<const Chunk> from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
 // Ends a group of copies of this thread.
 CROSSRET_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }

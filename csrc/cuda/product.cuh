@@ -42,6 +42,7 @@ struct TileShape {
   static constexpr int stages = stages_, stage_bytes = stage_bytes_, chunks = stage_bytes / kChunkBytes;
   static constexpr int ring_chunks = stages * (rows + columns) * chunks, ring_bytes = ring_chunks * kChunkBytes;
   static_assert(chunks == 4 || chunks == 8, "the order of chunks in a row is made for these");
+  static_assert(threads / chunks % 8 == 0, "the order of chunks is that of the rows a thread copies before and behind");
 
   // The rows of which a thread copies a chunk.
   static constexpr int copied_apart = threads / chunks;
@@ -94,55 +95,67 @@ struct Accumulators {
   }
 };
 
-// The rows that a thread copies, the same ones in every stage.
+// The chunks of rows that a thread copies, the same ones in every stage but for the stage's place.
 template <class Shape, int rows, class Source>
 struct CopiedRows {
   static constexpr int apart = Shape::copied_apart, count = (rows + apart - 1) / apart;
-  decltype(std::declval<Source>()(0)) begin[count];  // first chunk of the row; −1 for a row of zeros
+  decltype(std::declval<Source>()(0)) begin[count];  // the thread's chunk of the row's first stage
 
   CROSSRET_DEVICE explicit CopiedRows(const Source& source) {
 #pragma unroll
     for (int i = 0; i < count; ++i) {
       const int row = Shape::copied_row(i);
-      begin[i] = row < rows ? source(row) : -1;
+      begin[i] = source((i + 1) * apart <= rows || row < rows ? row : 0) + thread_index() % Shape::chunks;
     }
   }
 
-  // Copies one stage; `left` bytes of every row remain from chunk `at` on.
-  CROSSRET_DEVICE void copy(Shared<Chunk> to, Global<const Chunk> from, int at, int left) const {
-    const int chunk = thread_index() % Shape::chunks, bytes = left - chunk * kChunkBytes;
-    const int some = bytes < 0 ? 0 : bytes < kChunkBytes ? bytes : kChunkBytes;
+  // Copies the stage that begins `at` chunks behind each row's first; `to` is the place of the thread's first chunk.
+  CROSSRET_DEVICE void copy(Shared<Chunk> to, Global<const Chunk> from, int at) const {
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-      const int row = Shape::copied_row(i);
-      if (rows % apart != 0 && row >= rows) continue;
-      const bool there = begin[i] >= 0 && some > 0;
-      copy_async(to + chunk_place<Shape>(row, chunk), from + (there ? begin[i] + at + chunk : 0), there ? some : 0);
+      if ((i + 1) * apart > rows && Shape::copied_row(i) >= rows) continue;
+      copy_async(to + i * apart * Shape::chunks, from + (begin[i] + at));
+    }
+  }
+};
+
+// Where the running thread's part of a stage lies, in chunks from the stage's begin.
+template <class Shape>
+struct StagePlaces {
+  static constexpr int steps = Shape::stage_bytes / kStepBytes;
+  int copied;                           // the first chunk that it copies
+  int queries[steps], contexts[steps];  // the chunks whose addresses it passes to the first matrix loads of a step
+
+  CROSSRET_DEVICE StagePlaces() {
+    const int lane = thread_index() % kWarp, warp = thread_index() / kWarp;
+    copied = chunk_place<Shape>(Shape::copied_row(0), thread_index() % Shape::chunks);
+    const int row = Accumulators<Shape>::first_row(warp) + lane % 16;
+    const int column = Accumulators<Shape>::first_column(warp) + lane % 8 + lane / 16 * 8;
+#pragma unroll
+    for (int step = 0; step < steps; ++step) {
+      queries[step] = chunk_place<Shape>(row, 2 * step + lane / 16);
+      contexts[step] = Shape::rows * Shape::chunks + chunk_place<Shape>(column, 2 * step + lane / 8 % 2);
     }
   }
 };
 
 // Multiplies 32 bytes of a warp's rows by tensor cores.
 template <class Shape, class Arithmetic>
-CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk> queries, Shared<const Chunk> contexts,
-                                   int step, Arithmetic) {
-  const int lane = thread_index() % kWarp, warp = thread_index() / kWarp;
-  const int row = Accumulators<Shape>::first_row(warp) + lane % 16, row_chunk = 2 * step + lane / 16;
-  const int column = Accumulators<Shape>::first_column(warp) + lane % 8, column_chunk = 2 * step + lane / 8 % 2;
+CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk> stage,
+                                   const StagePlaces<Shape>& places, int step, Arithmetic) {
+  const Shared<const Chunk> queries = stage + places.queries[step], contexts = stage + places.contexts[step];
   uint32_t a[Shape::row_tiles][4];
 #pragma unroll
-  for (int i = 0; i < Shape::row_tiles; ++i) {
-    load_matrices(a[i], queries + chunk_place<Shape>(row + 16 * i, row_chunk));
-  }
+  for (int i = 0; i < Shape::row_tiles; ++i) load_matrices(a[i], queries + 16 * i * Shape::chunks);
   // Two fragments of contexts at a time: accumulators leave few registers.
 #pragma unroll
   for (int j = 0; j < Shape::column_tiles; j += 2) {
     uint32_t two[4], one[2];
     if (j + 1 < Shape::column_tiles) {
-      load_matrices(two, contexts + chunk_place<Shape>(column + 8 * j + lane / 16 * 8, column_chunk));
+      load_matrices(two, contexts + 8 * j * Shape::chunks);
       one[0] = two[0], one[1] = two[1];
     } else {
-      load_matrices(one, contexts + chunk_place<Shape>(column + 8 * j, column_chunk));
+      load_matrices(one, contexts + 8 * j * Shape::chunks);
     }
 #pragma unroll
     for (int i = 0; i < Shape::row_tiles; ++i) {
@@ -157,8 +170,9 @@ CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk
 
 // Products in IEEE float32.
 template <class Shape>
-CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk> queries, Shared<const Chunk> contexts,
+CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk> queries, const StagePlaces<Shape>&,
                                    int step, Ieee) {
+  const Shared<const Chunk> contexts = queries + Shape::rows * Shape::chunks;
   const int row = Accumulators<Shape>::own_row(), column = Accumulators<Shape>::own_column();
 #pragma unroll 1
   for (int chunk = 2 * step; chunk < 2 * step + 2; ++chunk) {
@@ -190,15 +204,15 @@ CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk
 template <class Source>
 struct Operand {
   Global<const Chunk> features;
-  Source source;  // source(row): first chunk of a row of the tile, −1 for a row of zeros
+  Source source;  // source(row): first chunk of a row of the tile; of one that is not there any row's
 };
 template <class Source>
 CROSSRET_DEVICE Operand<Source> operand(Global<const Chunk> features, const Source& source) {
   return {features, source};
 }
 
-// Multiplies rows of `row_bytes` bytes by all threads of the block. The ring, ring_bytes from `ring` on, is free after
-// the block's next barrier.
+// Multiplies rows of `row_bytes` bytes, whole stages, by all threads of the block. The ring, ring_bytes from `ring` on,
+// is free after the block's next barrier.
 template <class Shape, class Arithmetic, class OfQueries, class OfContexts>
 CROSSRET_DEVICE void multiply_tiles(Accumulators<Shape>& sums, const Operand<OfQueries>& queries,
                                     const Operand<OfContexts>& contexts, int row_bytes, Shared<Chunk> ring) {
@@ -207,28 +221,32 @@ CROSSRET_DEVICE void multiply_tiles(Accumulators<Shape>& sums, const Operand<OfQ
   sums.clear();
   const CopiedRows<Shape, Shape::rows, OfQueries> of_queries(queries.source);
   const CopiedRows<Shape, Shape::columns, OfContexts> of_contexts(contexts.source);
-  const int count = (row_bytes + Shape::stage_bytes - 1) / Shape::stage_bytes;
-  const auto copy = [&](int number) {
-    if (number < count) {
-      const Shared<Chunk> stage = ring + number % stages * stage_chunks;
-      const int left = row_bytes - number * Shape::stage_bytes;
-      of_queries.copy(stage, queries.features, number * Shape::chunks, left);
-      of_contexts.copy(stage + query_chunks, contexts.features, number * Shape::chunks, left);
+  const StagePlaces<Shape> places;
+  const int count = row_bytes / Shape::stage_bytes;
+  int copied = 0, filled = 0, read = 0;  // stages copied; places in the ring of the next to fill and to multiply
+  const auto next = [&](int place) { return place == (stages - 1) * stage_chunks ? 0 : place + stage_chunks; };
+  const auto copy = [&] {
+    if (copied < count) {
+      const Shared<Chunk> to = ring + (filled + places.copied);
+      of_queries.copy(to, queries.features, copied * Shape::chunks);
+      of_contexts.copy(to + query_chunks, contexts.features, copied * Shape::chunks);
     }
+    ++copied, filled = next(filled);
     commit_copies();  // empty groups too: groups are counted by stages
   };
   // Fill the ring, then copy one stage and multiply one.
 #pragma unroll
-  for (int ahead = 0; ahead < stages - 1; ++ahead) copy(ahead);
+  for (int ahead = 0; ahead < stages - 1; ++ahead) copy();
+#pragma unroll 1
   for (int number = 0; number < count; ++number) {
     wait_copies<stages - 2>();
     sync_block();
-    copy(number + stages - 1);
-    const Shared<Chunk> stage = ring + number % stages * stage_chunks;
+    copy();
 #pragma unroll
-    for (int step = 0; step < Shape::stage_bytes / kStepBytes; ++step) {
-      multiply_step<Shape>(sums, stage, stage + query_chunks, step, Arithmetic{});
+    for (int step = 0; step < StagePlaces<Shape>::steps; ++step) {
+      multiply_step<Shape>(sums, ring + read, places, step, Arithmetic{});
     }
+    read = next(read);
   }
   wait_copies<0>();
 }

@@ -11,7 +11,7 @@ constexpr int kChunks = kThreads / 4;  // that the numbers of a block are
 // The first threads ask for the block's numbers, in one group.
 inline void copy_numbers(const Call& call, Shared<Chunk> to) {
   const Global<const Chunk> from = Global<const Chunk>(call.in + first());
-  if (thread_index() < kChunks) copy_async(to + thread_index(), from + thread_index(), 16);
+  if (thread_index() < kChunks) copy_async(to + thread_index(), from + thread_index());
   commit_copies();
 }
 
@@ -40,7 +40,7 @@ CROSSRET_KERNEL(kThreads, 1) copy_without_a_barrier(Call call) {
 // What was waited for is another group.
 CROSSRET_KERNEL(kThreads, 1) wait_for_all_but_one(Call call) {
   clear();
-  if (thread_index() == 0) copy_async(shared_at<Chunk>(512), Global<const Chunk>(call.in), 16);
+  if (thread_index() == 0) copy_async(shared_at<Chunk>(512), Global<const Chunk>(call.in));
   commit_copies();
   copy_numbers(call, shared_at<Chunk>(0));
   if (call.planted) {
@@ -56,7 +56,7 @@ CROSSRET_KERNEL(kThreads, 1) wait_for_all_but_one(Call call) {
 // Waits are for groups.
 CROSSRET_KERNEL(kThreads, 1) wait_before_the_commit(Call call) {
   const Global<const Chunk> from = Global<const Chunk>(call.in + first());
-  if (thread_index() < kChunks) copy_async(shared_at<Chunk>(0) + thread_index(), from + thread_index(), 16);
+  if (thread_index() < kChunks) copy_async(shared_at<Chunk>(0) + thread_index(), from + thread_index());
   if (!call.planted) commit_copies();
   wait_copies<0>();
   sync_block();
@@ -76,8 +76,7 @@ CROSSRET_KERNEL(kThreads, 1) ring_too_short(Call call) {
   const int stages = call.planted ? 2 : 3, thread = thread_index();
   const Global<const Chunk> from = Global<const Chunk>(call.in + first());
   const auto copy_step = [&](int step) {
-    if (step < 4 && thread < 4)
-      copy_async(shared_at<Chunk>(step % stages * 64) + thread, from + (4 * step + thread), 16);
+    if (step < 4 && thread < 4) copy_async(shared_at<Chunk>(step % stages * 64) + thread, from + (4 * step + thread));
     commit_copies();
   };
   copy_step(0);
@@ -111,9 +110,8 @@ CROSSRET_KERNEL(kThreads, 1) two_copies_to_one_place(Call call) {
 }
 
 CROSSRET_KERNEL(kThreads, 1) copy_beyond_the_input(Call call) {
-  const int chunk = thread_index() + (call.planted ? 1 : 0), bytes = thread_index() < kChunks ? 16 : 0;
-  const Global<const Chunk> from = Global<const Chunk>(call.in + first()) + chunk;
-  copy_async(shared_at<Chunk>(0) + thread_index() % kThreads, from, bytes);
+  const Global<const Chunk> from = Global<const Chunk>(call.in + first()) + (thread_index() + (call.planted ? 1 : 0));
+  if (thread_index() < kChunks) copy_async(shared_at<Chunk>(0) + thread_index(), from);
   commit_copies();
   wait_copies<0>();
   sync_block();
@@ -130,7 +128,7 @@ CROSSRET_KERNEL(kThreads, 1) misaligned_chunk(Call call) {
 
 CROSSRET_KERNEL(kThreads, 1) misaligned_source(Call call) {
   if (call.planted && thread_index() == 0) {
-    copy_async(shared_at<Chunk>(512), Global<const Chunk>(call.in + 2), 4);
+    copy_async(shared_at<Chunk>(512), Global<const Chunk>(call.in + 2));
   }
   copy_numbers(call, shared_at<Chunk>(0));
   wait_copies<0>();

@@ -33,7 +33,8 @@ void access(const Step& step) {
 inline void perform(const Step& step) {
   if (step.kind == Kind::nothing) return;
   if (step.kind == Kind::copy) {
-    copy_async(shared_at<Chunk>(step.at), Global<const Chunk>(), 0);
+    static constexpr Chunk kZeros{};
+    simt::copies.issue(*shared_at<Chunk>(step.at).memory(), step.at, &kZeros);
     return commit_copies();
   }
   switch (step.bytes) {

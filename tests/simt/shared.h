@@ -313,10 +313,9 @@ class Copies {
 
   void begin(int threads) { queues_.assign(threads, Queue{}); }
 
-  // The first `given` bytes are the source's, the others zero.
-  void issue(SharedMemory& memory, int64_t at, const void* from, int given) {
+  void issue(SharedMemory& memory, int64_t at, const void* from) {
     memory.expect<kBytes>(at);
-    const Copy copy{&memory, at, static_cast<const char*>(from), given};
+    const Copy copy{&memory, at, from};
     mine().copies.push_back(copy);
     if (!machine.schedule().late()) perform(copy);
   }
@@ -344,8 +343,7 @@ class Copies {
   struct Copy {
     SharedMemory* memory;
     int64_t at;
-    const char* from;
-    int given;
+    const void* from;
   };
   struct Queue {
     std::vector<Copy> copies;
@@ -354,11 +352,7 @@ class Copies {
 
   Queue& mine() { return queues_[machine.thread()]; }
 
-  static void perform(const Copy& copy) {
-    char* const to = copy.memory->address(copy.at);
-    if (copy.given > 0) std::memcpy(to, copy.from, copy.given);
-    std::memset(to + copy.given, 0, kBytes - copy.given);
-  }
+  static void perform(const Copy& copy) { std::memcpy(copy.memory->address(copy.at), copy.from, kBytes); }
 
   std::vector<Queue> queues_;
 };

@@ -120,17 +120,17 @@ template <class T>
   to.address()[at] = value;
 }
 
-[[gnu::noinline]] inline void copy_async(Shared<Chunk> to, Global<const Chunk> from, int bytes) {
-  if (bytes < 0 || bytes > simt::Copies::kBytes) simt::machine.fail("bad copy", std::to_string(bytes) + " bytes");
-  if (bytes > 0) simt::Device::check(from.buffer(), from.address(), bytes, false, alignof(Chunk));
+[[gnu::noinline]] inline void copy_async(Shared<Chunk> to, Global<const Chunk> from) {
+  constexpr int bytes = simt::Copies::kBytes;
+  simt::Device::check(from.buffer(), from.address(), bytes, false, alignof(Chunk));
   if (to.memory() == nullptr) simt::machine.fail("no shared memory", "a pointer to nothing");
-  simt::copies.issue(*to.memory(), to.at(), from.address(), bytes);
+  simt::copies.issue(*to.memory(), to.at(), from.address());
   const void* const code = __builtin_return_address(0);
-  const auto count = [&](simt::Traffic::Kind kind, int64_t at, int taken) {
-    if (taken > 0) simt::traffic.access(kind, code, simt::machine.thread(), at, taken, taken);
+  const auto count = [&](simt::Traffic::Kind kind, int64_t at) {
+    simt::traffic.access(kind, code, simt::machine.thread(), at, bytes, bytes);
   };
-  count(simt::Traffic::Kind::shared, to.at(), simt::Copies::kBytes);
-  count(simt::Traffic::Kind::global, reinterpret_cast<intptr_t>(from.address()), bytes);
+  count(simt::Traffic::Kind::shared, to.at());
+  count(simt::Traffic::Kind::global, reinterpret_cast<intptr_t>(from.address()));
 }
 inline void commit_copies() { simt::copies.commit(); }
 template <int n>

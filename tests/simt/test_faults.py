@@ -42,7 +42,7 @@ FAULTS = {
     "two_copies_to_one_place": r"unfinished copy: .*thread (\d+): copy of .*, which thread \1 has not waited for",
     "copy_beyond_the_input": r"out-of-bounds global read: .*thread 15: in, byte 512 of 512",
     "misaligned_chunk": r"misaligned shared copy: .*byte \d+, 16 bytes",
-    "misaligned_source": r"misaligned global read: .*in, byte 8, 4 bytes",
+    "misaligned_source": r"misaligned global read: .*in, byte 8, 16 bytes",
     "write_beyond_dynamic_memory": r"out-of-bounds shared write: .*thread 63: dynamic shared memory, byte 1024 of 1024",
     "memory_of_two_types": r"race: .*(write after read|read after write) of dynamic shared memory, byte",
     "matrix_before_its_rows": r"race: .*(read after write|write after read) of dynamic shared memory, byte",

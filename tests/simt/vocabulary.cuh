@@ -55,15 +55,15 @@ widened_bits(Global<const BFloat16> bfloats, Global<const Float16> halves, Globa
 // From here on of every thread `in` words are taken and `out` given.
 CROSSRET_DEVICE int number_in_grid() { return block_x() * block_threads() + thread_index(); }
 
-// Two chunks in two groups, of which as many bytes are copied as threads' numbers say; each read by another thread.
+// Two chunks in two groups, each read by another thread.
 CROSSRET_KERNEL(kThreads, 1) copied(Global<const uint32_t> in, Global<uint32_t> out) {
   const Shared<Chunk> kept = shared_at<Chunk>(128);
   const int thread = thread_index(), other = kThreads - 1 - thread;
   const Global<const Chunk> from = Global<const Chunk>(in) + 2 * number_in_grid();
   const Global<Chunk> to = Global<Chunk>(out) + 2 * number_in_grid();
-  copy_async(kept + thread, from, thread % 17);
+  copy_async(kept + thread, from);
   commit_copies();
-  copy_async(kept + (kThreads + thread), from + 1, 16 - thread % 17);
+  copy_async(kept + (kThreads + thread), from + 1);
   commit_copies();
   wait_copies<1>();
   sync_block();
