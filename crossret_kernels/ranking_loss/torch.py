@@ -34,9 +34,11 @@ def pooled(scores: Tensor, match: Tensor, positives: Tensor, options: LossOption
     if options.negatives == "sum":
         return hinges.sum(1)
     # Division by the greatest hinge: no power overflows, and underflows only beside a 1. It cancels: a constant.
-    scale = hinges.detach().amax(1)
+    # The gradient is divided by the norm's power p − 1, which loses p roundings.
+    wide = hinges.dtype if options.p <= 64 else torch.float64
+    scale = hinges.detach().amax(1).to(wide)
     ratios = hinges / scale.where(scale != 0, 1)[:, None]
-    return torch.linalg.vector_norm(ratios, options.p, dim=1) * scale
+    return (torch.linalg.vector_norm(ratios, options.p, dim=1) * scale).to(hinges.dtype)
 
 
 def triplet_row_loss(
