@@ -40,4 +40,7 @@ def _pooled(hinges: Tensor, negative: Tensor, options: LossOptions) -> Tensor:
     # ‖h‖ₚ = exp(ln Σ exp(p ln h) / p), over the rows that have a hinge
     some = counted.any(1)
     logs = hinges.where(counted, 1).log().masked_fill(~counted & some[:, None], -torch.inf)
-    return ((options.p * logs).logsumexp(1) / options.p).exp().where(some, 0) if hinges.size(1) else hinges.sum(1)
+    if not hinges.size(1):
+        return hinges.sum(1)
+    greatest = logs.detach().amax(1, keepdim=True)  # p times it would lose what it differs from others by
+    return ((options.p * (logs - greatest)).logsumexp(1) / options.p + greatest[:, 0]).exp().where(some, 0)
