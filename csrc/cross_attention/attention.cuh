@@ -10,8 +10,6 @@
 namespace crossret {
 namespace gpu {
 
-constexpr int kContextsAtOnce = 64;  // whose weights a lane holds
-
 // Over the four lanes of a row.
 CROSSRET_DEVICE float sum_of_row(float x) {
   x += shuffle_xor(x, 1);
@@ -28,10 +26,12 @@ CROSSRET_DEVICE float sum_of_warp(float x) {
 }
 
 // A job's weights and relevances. For gradients weights have a tile of their own, and Gp and the relevances'
-// derivatives are stored.
-template <class Shape, class Arithmetic, bool gradients>
+// derivatives are stored. A `usual` problem's options are known when the kernel is compiled: an L2 norm, a clip of
+// slope 0 to 1, no shift.
+template <class Shape, class Arithmetic, bool gradients, bool usual>
 class AttentionTile : public JobTile<Shape, Arithmetic> {
   using Base = JobTile<Shape, Arithmetic>;
+  using Fine = gpu::Fine<Arithmetic>;
 
  public:
   using Base::floats, Base::ints;
@@ -40,17 +40,33 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
 
   CROSSRET_DEVICE explicit AttentionTile(const AttentionProblem& problem) : Base(problem) {}
 
+  CROSSRET_DEVICE Norm norm() const { return usual ? Norm::l2 : options_.norm; }
+  CROSSRET_DEVICE bool shifted() const { return !usual && options_.shifted; }
+  CROSSRET_DEVICE float clip(float s) const {
+    return usual ? fmaxf(s, options_.slope * s) : clipped(s, options_.slope);
+  }
+
+  // Calls take(item, column) for the thread's share of every item of queries and context.
+  template <class Take>
+  CROSSRET_DEVICE static void each_column(const Job& job, const Take& take) {
+    if (job.n_columns == 0) return;
+    for (int item = 0, column = thread_index();; column += Shape::threads) {
+      for (; column >= job.n_columns; column -= job.n_columns) {
+        if (++item >= job.n_queries) return;
+      }
+      take(item, column);
+    }
+  }
+
   // Adds the piece from row `begin` on to the norms' sums of every item of queries and context, in `factors`.
   CROSSRET_DEVICE void measure(const Job& job, int begin) const {
-    for (int unit = thread_index(); unit < job.n_queries * job.n_columns; unit += Shape::threads) {
-      const int item = unit / job.n_columns, column = unit - item * job.n_columns, at = item * at_.pitch + column;
+    each_column(job, [&](int item, int column) {
+      const int at = item * at_.pitch + column;
       const int first = ints(at_.query_begins)[item] - begin, last = ints(at_.query_begins)[item + 1] - begin;
       const int from = first > 0 ? first : 0, to = last < Shape::rows ? last : Shape::rows;
-      const auto x = [&](int row) -> float {
-        return clipped(floats(at_.similarities)[row * at_.pitch + column], options_.slope);
-      };
+      const auto x = [&](int row) -> float { return clip(floats(at_.similarities)[row * at_.pitch + column]); };
       float sum = 0.0f;
-      if (options_.norm == Norm::softmax) {
+      if (norm() == Norm::softmax) {
         const float before = begin > 0 ? floats(at_.greatest)[at] : -INFINITY;
         float greatest = before;
         for (int row = from; row < to; ++row) greatest = fmaxf(greatest, x(row));
@@ -58,23 +74,23 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
         if (before > -INFINITY) sum += floats(at_.factors)[at] * approx_exp2((before - greatest) * kLog2E);
         floats(at_.greatest)[at] = greatest;
         floats(at_.factors)[at] = sum;
-        continue;
+        return;
       }
-      for (int row = from; options_.norm != Norm::none && row < to; ++row) {
-        sum = add_norm_term(options_.norm, x(row), sum);
+      for (int row = from; norm() != Norm::none && row < to; ++row) {
+        sum = add_norm_term(norm(), x(row), sum);
       }
       floats(at_.factors)[at] = begin > 0 ? sum + floats(at_.factors)[at] : sum;
-    }
+    });
   }
 
   // Factors of logits in place of the norms' sums, by the same threads.
   CROSSRET_DEVICE void finish_factors(const Job& job) const {
-    for (int unit = thread_index(); unit < job.n_queries * job.n_columns; unit += Shape::threads) {
-      const int item = unit / job.n_columns, at = item * at_.pitch + unit - item * job.n_columns;
-      const float norm = finish_norm(options_.norm, floats(at_.factors)[at]);
-      if (gradients) floats(at_.norms)[at] = norm;
-      floats(at_.factors)[at] = logit_factor(options_, norm);
-    }
+    each_column(job, [&](int item, int column) {
+      const int at = item * at_.pitch + column;
+      const float length = finish_norm(norm(), floats(at_.factors)[at]);
+      if (gradients) floats(at_.norms)[at] = length;
+      floats(at_.factors)[at] = logit_factor(norm(), options_.lambda_softmax, length);
+    });
     sync_block();
   }
 
@@ -87,35 +103,54 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
     }
   }
 
-  // λ n log₂e of a cell minus `shift`, rounded once: a large logit costs no digits of the difference.
+  // λ n log₂e of a cell minus `shift`, rounded once: a large logit costs no digits of the difference. `at` is the place
+  // of its factor.
   CROSSRET_DEVICE float logit(float s, int at, float shift) const {
-    float x = clipped(s, options_.slope);
-    if (options_.norm == Norm::softmax) x = approx_exp2((x - floats(at_.greatest)[at]) * kLog2E);
+    float x = clip(s);
+    if (norm() == Norm::softmax) x = approx_exp2((x - floats(at_.greatest)[at]) * kLog2E);
     return fmaf(x, floats(at_.factors)[at], -shift);
   }
 
-  // Relevances of 16 rows to an item of contexts, by a warp. Weights replace similarities, except for gradients.
+  // Weights of some steps of contexts, the rows of a fragment each, are held at once as operands of products with G.
+  static constexpr int most_steps = Fine::rows == 16 ? 4 : 6, at_once = most_steps * Fine::rows;
+  struct Operands {
+    uint32_t heads[most_steps][4] = {}, rests[most_steps][4] = {};
+  };
+
+  // A warp's 16 rows and an item of contexts. A lane has its rows and every fourth context from `t` on.
+  struct Unit {
+    int rows[2];
+    Shared<float> cells[2], weights[2];
+    int factors[2];  // places
+    int first_column, count, t;
+    Global<const Chunk> gram;
+  };
+
+  // Relevances of 16 rows to an item of contexts, by a warp. Weights that are needed again replace similarities in
+  // shared memory, except for gradients.
   CROSSRET_DEVICE void attend_to(const Job& job, int first_row, int item) const {
-    const int lane = thread_index() % kWarp, t = lane % 4;
-    const int first_column = ints(at_.context_begins)[item];
-    const int count = ints(at_.context_begins)[item + 1] - first_column;
+    const int lane = opaque(thread_index() % kWarp);
+    Unit unit{};
+    unit.t = lane % 4, unit.first_column = ints(at_.context_begins)[item];
+    unit.count = ints(at_.context_begins)[item + 1] - unit.first_column;
+    unit.gram = problem_.grams + ((job.first_context + item) * problem_.gram_apart * kWarp + lane);
     const bool may_cancel = (ints(at_.context_flags)[item] & kMayCancel) != 0;
-    const int rows[2] = {first_row + lane / 4, first_row + lane / 4 + 8};
-    const Shared<float> cells[2] = {floats(at_.similarities) + rows[0] * at_.pitch + first_column,
-                                    floats(at_.similarities) + rows[1] * at_.pitch + first_column};
-    const Shared<float> weights[2] = {floats(at_.weights) + rows[0] * at_.pitch + first_column,
-                                      floats(at_.weights) + rows[1] * at_.pitch + first_column};
-    const int factors[2] = {ints(at_.row_items)[rows[0]] * at_.pitch + first_column,
-                            ints(at_.row_items)[rows[1]] * at_.pitch + first_column};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = unit.rows[half] = first_row + lane / 4 + 8 * half;
+      unit.cells[half] = floats(at_.similarities) + (row * at_.pitch + unit.first_column);
+      unit.weights[half] = floats(at_.weights) + (row * at_.pitch + unit.first_column);
+      unit.factors[half] = ints(at_.row_items)[row] * at_.pitch + unit.first_column;
+    }
     // The greatest logit in two parts, as it is and its rounding error: exponents need both where logits are large.
     float shift[2] = {}, rest[2] = {};
-    if (options_.shifted) {
+    if (shifted()) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const auto greatest = [&] {
           float found = -INFINITY;
-          for (int c = t; c < count; c += 4) {
-            found = fmaxf(found, logit(cells[half][c], factors[half] + c, shift[half]));
+          for (int c = unit.t; c < unit.count; c += 4) {
+            found = fmaxf(found, logit(unit.cells[half][c], unit.factors[half] + c, shift[half]));
           }
           return bounded(greatest_of_row(found), kMostLogit);
         };
@@ -123,47 +158,56 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
         rest[half] = greatest();
       }
     }
-    // Weights, Σ p s, Σ p, and Σ p² ‖c‖², which ‖a‖² would be of orthogonal contexts.
-    float products[2] = {}, totals[2] = {}, squares[2] = {}, orthogonal[2] = {};
-    for (int c = t; c < count; c += 4) {
-      const float length = may_cancel ? context_length(first_column + c) : 0.0f;
+    // Σ p s, Σ p and ‖a‖² = pᵀGp, by lanes.
+    float products[2] = {}, totals[2] = {}, squares[2] = {};
+    const bool kept = gradients || may_cancel || unit.count > at_once;
+    for (int first = 0; first < unit.count; first += at_once) {
+      Operands operands;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float s = cells[half][c];
-        float exponent = logit(s, factors[half] + c, shift[half]);
-        if (options_.shifted) exponent = fminf(exponent - rest[half], 0.0f);
-        const float p = approx_exp2(exponent);
-        weights[half][c] = p;
-        products[half] = fmaf(p, s, products[half]);
-        totals[half] += p;
-        orthogonal[half] = fmaf(p * length, p * length, orthogonal[half]);
+      for (int i = 0; i < most_steps; ++i) {
+        const int begin = first + i * Fine::rows;
+        if (begin >= unit.count) break;
+        float p[2][Fine::of_lane] = {};
+        if (begin + Fine::rows <= unit.count) {
+          weigh<true>(unit, begin, shift, rest, p, products, totals);
+        } else {
+          weigh<false>(unit, begin, shift, rest, p, products, totals);
+        }
+        if (kept) {
+#pragma unroll
+          for (int k = 0; k < Fine::of_lane; ++k) {
+            const int c = begin + 4 * k + unit.t;
+            if (c < unit.count) unit.weights[0][c] = p[0][k], unit.weights[1][c] = p[1][k];
+          }
+        }
+        Fine::weights([&](int half, int k) { return p[half][k]; }, operands.heads[i], operands.rests[i]);
+        if (!gradients) add_triangle(unit, first, i, operands, p, squares);
       }
+      if (gradients || first > 0) add_rectangle(unit, first, operands, squares);
     }
-    // ‖a‖² = pᵀGp, then sums over the lanes of a row.
-    add_squares(weights, rows, first_column, count, gram_of(job, item), squares);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       products[half] = sum_of_row(products[half]), totals[half] = sum_of_row(totals[half]);
-      squares[half] = sum_of_row(squares[half]), orthogonal[half] = sum_of_row(orthogonal[half]);
+      squares[half] = sum_of_row(squares[half]);
     }
-    if (may_cancel) mend(first_row, first_column, count, orthogonal, products, squares);
+    if (may_cancel) mend(unit, first_row, products, squares);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      const int row = unit.rows[half], at = row * kRelevancePitch + item;
       const Relevance relevance =
-          Relevance::of(floats(at_.row_lengths)[rows[half]], products[half], totals[half], squares[half]);
-      const int at = rows[half] * kRelevancePitch + item;
-      if (t == 0) floats(at_.relevances)[at] = relevance.value;
+          Relevance::of(floats(at_.row_lengths)[row], products[half], totals[half], squares[half]);
+      if (unit.t == 0) floats(at_.relevances)[at] = relevance.value;
       if (!gradients) continue;
       // The mean that the softmax takes out of ∂r/∂p. It is zero but for rounding, which λ and long features would
       // magnify: it is computed from the same rounded numbers.
       float sum = 0.0f;
-      for (int c = t; c < count; c += 4) {
-        const float weighted = floats(at_.weighted)[rows[half] * at_.pitch + first_column + c];
-        const float p = weights[half][c];
-        sum = fmaf(p, weight_derivative(relevance.of_products, cells[half][c], relevance.of_squares, weighted), sum);
+      const Shared<float> of_row = floats(at_.weighted) + (row * at_.pitch + unit.first_column);
+      for (int c = unit.t; c < unit.count; c += 4) {
+        const float s = unit.cells[half][c], p = unit.weights[half][c];
+        sum = fmaf(p, weight_derivative(relevance.of_products, s, relevance.of_squares, of_row[c]), sum);
       }
       const float mean = sum_of_row(sum) / fmaxf(totals[half], kTiny);
-      if (t != 0) continue;
+      if (unit.t != 0) continue;
       floats(at_.of_products)[at] = relevance.of_products;
       floats(at_.of_squares)[at] = relevance.of_squares;
       floats(at_.means)[at] = mean;
@@ -175,73 +219,123 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
     return norm > 0.0f ? (options_.normalize ? 1.0f : norm) : 0.0f;
   }
 
-  CROSSRET_DEVICE Global<const Chunk> gram_of(const Job& job, int item) const {
-    return problem_.grams + (job.first_context + item) * problem_.gram_apart * kWarp;
-  }
-
-  CROSSRET_DEVICE static void double_all(float (&sums)[4]) {
+  // A lane's weights of the step from context `begin` on, `whole` or the item's last, with Σ p s and Σ p.
+  template <bool whole>
+  CROSSRET_DEVICE void weigh(const Unit& unit, int begin, const float (&shift)[2], const float (&rest)[2],
+                             float (&p)[2][Fine::of_lane], float (&products)[2], float (&totals)[2]) const {
+    float s[2][Fine::of_lane], exponents[2][Fine::of_lane];
 #pragma unroll
-    for (float& sum : sums) sum += sum;
-  }
-
-  // Adds a lane's part of pᵀGp of its two rows, by tensor cores; stores Gp for gradients.
-  CROSSRET_DEVICE void add_squares(const Shared<float> (&cells)[2], const int (&rows)[2], int first_column, int count,
-                                   Global<const Chunk> gram, float (&squares)[2]) const {
-    using Fine = gpu::Fine<Arithmetic>;
-    constexpr int at_once = kContextsAtOnce / Fine::rows;
-    const int lane = thread_index() % kWarp, t = lane % 4;
-    const int steps = fragment_rows<Arithmetic>(count), groups = fragment_columns(count);
-    for (int first = 0; first < steps; first += at_once) {
-      uint32_t heads[at_once][4], rests[at_once][4];
+    for (int k = 0; k < Fine::of_lane; ++k) {
+      const int c = begin + 4 * k + unit.t;
+      if (!whole && c >= unit.count) continue;
 #pragma unroll
-      for (int i = 0; i < at_once; ++i) {
-        const auto weight = [&](int half, int k) {
-          const int c = Fine::rows * (first + i) + 4 * k + t;
-          return c < count ? static_cast<float>(cells[half][c]) : 0.0f;
-        };
-        Fine::weights(weight, heads[i], rests[i]);
+      for (int half = 0; half < 2; ++half) {
+        s[half][k] = unit.cells[half][c];
+        exponents[half][k] = logit(s[half][k], unit.factors[half] + c, shift[half]);
+        if (shifted()) exponents[half][k] = fminf(exponents[half][k] - rest[half], 0.0f);
       }
-      // Scores take the upper triangle, off-diagonal terms twice: columns from the first of these rows on.
-      for (int group = gradients ? 0 : first * Fine::rows / 8; group < groups; ++group) {
-        const int diagonal = 8 * group / Fine::rows - first;
-        float sums[4] = {};
-        sync_warp();  // lanes come from loops of different lengths, and multiply together
+    }
 #pragma unroll
-        for (int i = 0; i < at_once; ++i) {
-          if (gradients ? first + i >= steps : i > diagonal) continue;
-          if (!gradients && i == diagonal) double_all(sums);
-          const Chunk g = load(gram, (int64_t{group} * steps + first + i) * kWarp + lane);
-          const uint32_t head[2] = {g.words[0], g.words[1]}, rest[2] = {g.words[2], g.words[3]};
-          multiply<typename Fine::Factor>(sums, heads[i], rest);
-          multiply<typename Fine::Factor>(sums, rests[i], head);
-          multiply<typename Fine::Factor>(sums, heads[i], head);
-        }
-        if (!gradients && diagonal >= at_once) double_all(sums);
+    for (int k = 0; k < Fine::of_lane; ++k) {
+      if (!whole && begin + 4 * k + unit.t >= unit.count) continue;
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int c = 8 * group + 4 * e + t;
-          if (c >= count) continue;
+      for (int half = 0; half < 2; ++half) {
+        p[half][k] = approx_exp2(exponents[half][k]);
+        products[half] = fmaf(p[half][k], s[half][k], products[half]);
+        totals[half] += p[half][k];
+      }
+    }
+  }
+
+  // Adds the product of weights and a fragment of G, rows of step i by a group of 8 columns.
+  CROSSRET_DEVICE static void add_product(const Operands& operands, int i, const Chunk& g, float (&sums)[4]) {
+    const uint32_t head[2] = {g.words[0], g.words[1]}, rest[2] = {g.words[2], g.words[3]};
+    multiply<typename Fine::Factor>(sums, operands.heads[i], rest);
+    multiply<typename Fine::Factor>(sums, operands.rests[i], head);
+    multiply<typename Fine::Factor>(sums, operands.heads[i], head);
+  }
+
+  // The lane's part of the fragments of a group of columns, from context `first` on.
+  CROSSRET_DEVICE static Global<const Chunk> fragments(const Unit& unit, int group, int first) {
+    return unit.gram + (group * fragment_rows<Arithmetic>(unit.count) + first / Fine::rows) * kWarp;
+  }
+
+  // Adds a lane's part of pᵀGp: of step i with itself and twice with those before it, from context `first` on.
+  CROSSRET_DEVICE void add_triangle(const Unit& unit, int first, int i, const Operands& operands,
+                                    const float (&p)[2][Fine::of_lane], float (&squares)[2]) const {
+    constexpr int groups = Fine::rows / 8;
+    const int column = first + i * Fine::rows;
+    Chunk g[groups][most_steps];
 #pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const float weighted = sums[2 * half + e];
-            squares[half] = fmaf(weighted, cells[half][c], squares[half]);
-            if (!gradients) continue;
-            Shared<float> to = floats(at_.weighted) + rows[half] * at_.pitch + first_column;
-            to[c] = first > 0 ? to[c] + weighted : weighted;
-          }
+    for (int j = 0; j < groups; ++j) {
+#pragma unroll
+      for (int before = 0; before <= i; ++before) {
+        g[j][before] = column + 8 * j < unit.count
+                           ? load(fragments(unit, column / 8 + j, first), int64_t{before} * kWarp)
+                           : Chunk{};
+      }
+    }
+    sync_warp();
+    float sums[groups][4] = {};
+#pragma unroll
+    for (int before = 0; before <= i; ++before) {
+#pragma unroll
+      for (int j = 0; j < groups; ++j) {
+#pragma unroll
+        for (int e = 0; before > 0 && before == i && e < 4; ++e) sums[j][e] += sums[j][e];
+        add_product(operands, before, g[j][before], sums[j]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < groups; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) squares[e / 2] = fmaf(sums[j][e], p[e / 2][2 * j + e % 2], squares[e / 2]);
+    }
+  }
+
+  // Adds a lane's part of pᵀGp: of all steps from context `first` on, twice with the contexts before. For gradients
+  // with one another, too, and Gp is stored.
+  CROSSRET_DEVICE void add_rectangle(const Unit& unit, int first, const Operands& operands, float (&squares)[2]) const {
+    sync_warp();
+    const int groups = gradients ? fragment_columns(unit.count) : first / 8;
+#pragma unroll 1
+    for (int group = 0; group < groups; ++group) {
+      float sums[4] = {};
+#pragma unroll
+      for (int i = 0; i < most_steps; ++i) {
+        if (first + i * Fine::rows >= unit.count) continue;
+        add_product(operands, i, load(fragments(unit, group, first), int64_t{i} * kWarp), sums);
+      }
+      const float times = 8 * group < first ? 2.0f : 8 * group < first + at_once ? 1.0f : 0.0f;
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int c = 8 * group + 4 * e + unit.t;
+        if (c >= unit.count) continue;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float weighted = sums[2 * half + e];
+          if (times > 0.0f) squares[half] = fmaf(times * weighted, unit.weights[half][c], squares[half]);
+          if (!gradients) continue;
+          Shared<float> to = floats(at_.weighted) + (unit.rows[half] * at_.pitch + unit.first_column);
+          to[c] = first > 0 ? to[c] + weighted : weighted;
         }
       }
     }
   }
 
   // Computes q·a and ‖a‖² of rows whose weighted contexts cancel from the vectors a = Σ p c themselves.
-  CROSSRET_DEVICE void mend(int first_row, int first_column, int count, const float (&orthogonal)[2],
-                            float (&products)[2], float (&squares)[2]) const {
+  CROSSRET_DEVICE void mend(const Unit& unit, int first_row, float (&products)[2], float (&squares)[2]) const {
     const int lane = thread_index() % kWarp;
     sync_warp();  // weights of all lanes
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      uint32_t wanted = ballot(lane % 4 == 0 && squares[half] < orthogonal[half] * kCancelled);
+      float orthogonal = 0.0f;  // Σ p² ‖c‖², which ‖a‖² would be of orthogonal contexts
+      for (int c = unit.t; c < unit.count; c += 4) {
+        const float length = unit.weights[half][c] * context_length(unit.first_column + c);
+        orthogonal = fmaf(length, length, orthogonal);
+      }
+      orthogonal = sum_of_row(orthogonal);
+      uint32_t wanted = ballot(lane % 4 == 0 && squares[half] < orthogonal * kCancelled);
       while (wanted != 0) {
         const int owner = first_one(wanted), row = first_row + owner / 4 + 8 * half;
         wanted &= wanted - 1;
@@ -249,13 +343,13 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
         if (source < 0) continue;
         const Global<const Element> queries = Global<const Element>(problem_.queries.rows);
         const Global<const Element> contexts = Global<const Element>(problem_.contexts.rows);
-        const Shared<float> weights = floats(at_.weights) + row * at_.pitch + first_column;
+        const Shared<float> weights = floats(at_.weights) + (row * at_.pitch + unit.first_column);
         float product = 0.0f, square = 0.0f;
         for (int d = lane; d < problem_.dim; d += kWarp) {
           float attended = 0.0f;
-          int64_t at = int64_t{ints(at_.column_sources)[first_column]} * problem_.dim + d;
-          for (int c = 0; c < count; ++c, at += problem_.dim) {
-            const float scale = floats(at_.column_scales)[first_column + c];
+          int64_t at = int64_t{ints(at_.column_sources)[unit.first_column]} * problem_.dim + d;
+          for (int c = 0; c < unit.count; ++c, at += problem_.dim) {
+            const float scale = floats(at_.column_scales)[unit.first_column + c];
             attended = fmaf(weights[c] * scale, widened(load(contexts, at)), attended);
           }
           product = fmaf(attended, widened(load(queries, int64_t{source} * problem_.dim + d)), product);

@@ -25,9 +25,9 @@ struct AttentionGradients {
   int context_slots, query_slots;  // of an item; 0 without slots
 };
 
-template <class Shape, class Arithmetic, class T>
-class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
-  using Tile = AttentionTile<Shape, Arithmetic, true>;
+template <class Shape, class Arithmetic, class T, bool usual>
+class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true, usual> {
+  using Tile = AttentionTile<Shape, Arithmetic, true, usual>;
   using Tile::at_, Tile::options_, Tile::problem_, Tile::floats, Tile::ints;
 
  public:
@@ -55,7 +55,7 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
 
   CROSSRET_DEVICE void differentiate(const Job& job, bool first) const {
     if (!has_gradient(job) || job.n_rows == 0) return pass_by(job, first);
-    const bool in_pieces = this->in_pieces(job), normed = options_.norm != Norm::none;
+    const bool in_pieces = this->in_pieces(job), normed = this->norm() != Norm::none;
     Pooled pooled;
     for (int pass = in_pieces && normed ? kMeasure : kPool; pass <= kTurn; ++pass) {
       if (pass == kPull && !(in_pieces && normed)) continue;
@@ -198,8 +198,8 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
 
   // The cell's value in its norm's gradient: x, or n of the softmax.
   CROSSRET_DEVICE float in_norm(float s, int at) const {
-    const float x = clipped(s, options_.slope);
-    if (options_.norm != Norm::softmax) return x;
+    const float x = this->clip(s);
+    if (this->norm() != Norm::softmax) return x;
     return approx_exp2((x - floats(at_.greatest)[at]) * kLog2E) * inverse(floats(at_.norms)[at]);
   }
 
@@ -208,21 +208,19 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
     int query, column, context, at, from, to;
   };
   template <class Take>
-  CROSSRET_DEVICE void each_column(const Job& job, int begin, const Take& take) const {
-    for (int unit = thread_index(); unit < job.n_queries * job.n_columns; unit += Shape::threads) {
-      Column own{};
-      own.query = unit / job.n_columns, own.column = unit - own.query * job.n_columns;
-      own.at = own.query * at_.pitch + own.column;
-      while (own.context + 1 < job.n_contexts && own.column >= ints(at_.context_begins)[own.context + 1]) ++own.context;
-      const int first = ints(at_.query_begins)[own.query] - begin, last = ints(at_.query_begins)[own.query + 1] - begin;
+  CROSSRET_DEVICE void each_part(const Job& job, int begin, const Take& take) const {
+    this->each_column(job, [&](int query, int column) {
+      Column own{query, column, 0, query * at_.pitch + column, 0, 0};
+      while (own.context + 1 < job.n_contexts && column >= ints(at_.context_begins)[own.context + 1]) ++own.context;
+      const int first = ints(at_.query_begins)[query] - begin, last = ints(at_.query_begins)[query + 1] - begin;
       own.from = first > 0 ? first : 0, own.to = last < Shape::rows ? last : Shape::rows;
       take(own);
-    }
+    });
   }
 
   // Adds the piece to Σ x ∂L/∂n along an item's queries, of the softmax Σ n ∂L/∂n.
   CROSSRET_DEVICE void pull(const Job& job, int begin) const {
-    each_column(job, begin, [&](const Column& own) {
+    each_part(job, begin, [&](const Column& own) {
       float sum = begin > 0 ? static_cast<float>(floats(at_.pulls)[own.at]) : 0.0f;
       for (int row = own.from; row < own.to; ++row) {
         const int cell = row * at_.pitch + own.column;
@@ -235,17 +233,17 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
 
   // ∂L/∂S in place of similarities; a thread has the same columns as in `pull`.
   CROSSRET_DEVICE void turn_similarities(const Job& job, int begin) const {
-    each_column(job, begin, [&](const Column& own) {
-      const bool normed = options_.norm != Norm::none;
+    each_part(job, begin, [&](const Column& own) {
+      const bool normed = this->norm() != Norm::none;
       NormGradient norm{};
-      if (normed) norm = NormGradient::of(options_.norm, floats(at_.norms)[own.at], floats(at_.pulls)[own.at]);
+      if (normed) norm = NormGradient::of(this->norm(), floats(at_.norms)[own.at], floats(at_.pulls)[own.at]);
       const float column_scale = floats(at_.column_scales)[own.column];
       for (int row = own.from; row < own.to; ++row) {
         const int cell = row * at_.pitch + own.column;
         const float s = floats(at_.similarities)[cell];
         const RowFactors factors = row_factors(row, own.context);
         float gradient = of_logit(factors, s, cell);
-        if (normed) gradient = norm.through(options_.norm, gradient, in_norm(s, own.at));
+        if (normed) gradient = norm.through(this->norm(), gradient, in_norm(s, own.at));
         if (!(s > 0.0f)) gradient *= options_.slope;
         gradient += factors.product * floats(at_.weights)[cell];
         floats(at_.similarities)[cell] = gradient * floats(at_.row_scales)[row] * column_scale;
@@ -353,10 +351,10 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true> {
   const AttentionGradients<T>& made_;
 };
 
-template <class Shape, class Arithmetic, class T>
+template <class Shape, class Arithmetic, class T, bool usual>
 CROSSRET_KERNEL(Shape::threads, Shape::blocks)
 differentiate(CROSSRET_PARAMETER AttentionProblem problem, CROSSRET_PARAMETER AttentionGradients<T> made) {
-  const DifferentiateBlock<Shape, Arithmetic, T> block(problem, made);
+  const DifferentiateBlock<Shape, Arithmetic, T, usual> block(problem, made);
   block.run();
 }
 

@@ -129,6 +129,16 @@ void by_shape(const AttentionCall& call, const Stream& stream, const Run& run) {
                                   stream.most_shared, run);
 }
 
+// Calls run(whether the options are usual), of which kernels with the largest tiles are compiled apart.
+template <class Shape, class Run>
+void by_options(const AttentionOptions& options, const Run& run) {
+  if constexpr (std::is_same_v<Shape, Tall> || std::is_same_v<Shape, TallIeee> || std::is_same_v<Shape, Half>) {
+    const bool clips = 0.0f <= options.slope && options.slope <= 1.0f;
+    if (options.norm == Norm::l2 && !options.shifted && clips) return run(std::true_type{});
+  }
+  run(std::false_type{});
+}
+
 // A part's jobs: from the table, or with slots as many items as fit in `rows`.
 JobBounds jobs_of(const char* name, const Part& part, const JobTable& table, int rows, int most, int& count,
                   const Stream& stream) {
@@ -272,8 +282,10 @@ void score_attention(const AttentionCall& call, const OrderedPairs& listed, floa
       const AttentionProblem problem = problem_of(call, tiling, stream);
       const int64_t blocks = listed.count != 0 ? (listed.count + pairs.a_block - 1) / pairs.a_block
                                                : int64_t{problem.n_query_jobs} * problem.n_context_jobs;
-      launch("attend", attend<Shape, Arithmetic>, {blocks, 1, Shape::threads, problem.memory.total}, stream, problem,
-             pairs, scores);
+      by_options<Shape>(problem.options, [&](auto usual) {
+        launch("attend", attend<Shape, Arithmetic, usual.value>, {blocks, 1, Shape::threads, problem.memory.total},
+               stream, problem, pairs, scores);
+      });
     });
   });
 }
@@ -311,8 +323,10 @@ void differentiate_attention(const AttentionCall& call, const GradientsOfAttenti
         out.gram_pitch = gram_pitch(call.contexts.part.longest);
         out.apart = numbers_of_gram(call.contexts.part.longest), out.numbers = call.contexts.part.n_items * out.apart;
         out.of_grams = output<float>(stream, "gradients of Gram matrices", made.of_grams, made.shares * out.numbers);
-        launch("differentiate", differentiate<Shape, Arithmetic, T>,
-               {problem.n_context_jobs, made.shares, Shape::threads, problem.memory.total}, stream, problem, out);
+        by_options<Shape>(problem.options, [&](auto usual) {
+          launch("differentiate", differentiate<Shape, Arithmetic, T, usual.value>,
+                 {problem.n_context_jobs, made.shares, Shape::threads, problem.memory.total}, stream, problem, out);
+        });
       });
     }
   });

@@ -18,9 +18,9 @@ struct ListedPairs {
   int a_block;                  // pairs of a block
 };
 
-template <class Shape, class Arithmetic>
-class AttendBlock : AttentionTile<Shape, Arithmetic, false> {
-  using Tile = AttentionTile<Shape, Arithmetic, false>;
+template <class Shape, class Arithmetic, bool usual>
+class AttendBlock : AttentionTile<Shape, Arithmetic, false, usual> {
+  using Tile = AttentionTile<Shape, Arithmetic, false, usual>;
   using Tile::at_, Tile::options_, Tile::problem_, Tile::floats, Tile::ints;
 
  public:
@@ -77,7 +77,7 @@ class AttendBlock : AttentionTile<Shape, Arithmetic, false> {
     sync_block();
     this->count_rows(job);
     // An item in pieces takes two passes: norms, then relevances.
-    const bool measured = this->in_pieces(job) && options_.norm != Norm::none;
+    const bool measured = this->in_pieces(job) && this->norm() != Norm::none;
     Pooled pooled;
     for (int pass = measured ? 0 : 1; pass < 2; ++pass) {
       for (int begin = 0; begin < job.n_rows; begin += Shape::rows) {
@@ -113,11 +113,11 @@ class AttendBlock : AttentionTile<Shape, Arithmetic, false> {
   const Scores& scores_;
 };
 
-template <class Shape, class Arithmetic>
+template <class Shape, class Arithmetic, bool usual>
 CROSSRET_KERNEL(Shape::threads, Shape::blocks)
 attend(CROSSRET_PARAMETER AttentionProblem problem, CROSSRET_PARAMETER ListedPairs pairs,
        CROSSRET_PARAMETER Scores scores) {
-  const AttendBlock<Shape, Arithmetic> block(problem, pairs, scores);
+  const AttendBlock<Shape, Arithmetic, usual> block(problem, pairs, scores);
   block.run();
 }
 

@@ -178,7 +178,6 @@ class JobTile {
       const int source = ints(at_.row_sources)[row];
       return source >= 0 ? source * row_chunks : 0;
     };
-    const Shared<float> out = floats(at_.similarities);
     for (int first = 0; first < job.n_columns; first += Shape::columns) {
       const auto of_context = [&](int column) -> int {
         return first + column < job.n_columns ? ints(at_.column_sources)[first + column] * row_chunks : 0;
@@ -189,15 +188,36 @@ class JobTile {
                                         operand(problem_.contexts.rows, of_context), problem_.dim * element,
                                         shared_at<Chunk>(at_.ring));
       sync_block();  // the ring is free
-      // Accumulators, scaled, to shared memory.
-      sums.each_pair(job.n_columns - first, [&](int row, int column, float left, float right) {
-        const float scale = floats(at_.row_scales)[row];
-        const int at = first + column, cell = row * at_.pitch + at;
-        Shared<Two<float>>(out + cell)[0] = Two<float>{
-            {left * scale * floats(at_.column_scales)[at], right * scale * floats(at_.column_scales)[at + 1]}};
-      });
+      store_scaled(sums, first, job.n_columns);
     }
     sync_block();
+  }
+
+  // Stores accumulators, scaled, as similarities from column `first` on, in groups of eight that begin below `columns`.
+  CROSSRET_DEVICE void store_scaled(const Accumulators<Shape>& sums, int first, int columns) const {
+    const int row = Accumulators<Shape>::own_row(), column = first + Accumulators<Shape>::own_column();
+    const int last = columns - first - Accumulators<Shape>::first_column(thread_index() / kWarp);
+    float row_scales[Shape::row_tiles][2];
+#pragma unroll
+    for (int i = 0; i < Shape::row_tiles; ++i) {
+      for (int half = 0; half < 2; ++half) row_scales[i][half] = floats(at_.row_scales)[row + 16 * i + 8 * half];
+    }
+    const Shared<Two<float>> scales = Shared<Two<float>>(floats(at_.column_scales) + column);
+#pragma unroll
+    for (int j = 0; j < Shape::column_tiles; ++j) {
+      if (8 * j >= last) continue;
+      const Two<float> scale = scales[4 * j];
+#pragma unroll
+      for (int i = 0; i < Shape::row_tiles; ++i) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float of_row = row_scales[i][half];
+          const int cell = (row + 16 * i + 8 * half) * at_.pitch + column + 8 * j;
+          Shared<Two<float>>(floats(at_.similarities) + cell)[0] = Two<float>{
+              {sums.at[i][j][2 * half] * of_row * scale.at[0], sums.at[i][j][2 * half + 1] * of_row * scale.at[1]}};
+        }
+      }
+    }
   }
 
   // Stores the rows of a piece: items, sources, lengths and scales, between barriers.

@@ -34,11 +34,11 @@ CROSSRET_DEVICE float add_norm_term(Norm norm, float x, float sum) {
 CROSSRET_DEVICE float finish_norm(Norm norm, float sum) { return norm == Norm::l2 ? sqrtf(sum) : sum; }
 
 // Factor of x, or of the softmax's exponential, in the logit of base 2, λ n log₂e.
-CROSSRET_DEVICE float logit_factor(const AttentionOptions& options, float norm) {
-  const float scale = options.lambda_softmax * kLog2E;
+CROSSRET_DEVICE float logit_factor(Norm kind, float lambda_softmax, float norm) {
+  const float scale = lambda_softmax * kLog2E;
   float factor = scale;
-  if (options.norm == Norm::l2 || options.norm == Norm::l1) factor = scale / (norm + kEps);
-  if (options.norm == Norm::softmax) factor = norm > 0.0f ? scale / norm : 0.0f;
+  if (kind == Norm::l2 || kind == Norm::l1) factor = scale / (norm + kEps);
+  if (kind == Norm::softmax) factor = norm > 0.0f ? scale / norm : 0.0f;
   return bounded(factor, kMostLogit);
 }
 

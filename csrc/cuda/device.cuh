@@ -54,6 +54,12 @@ CROSSRET_DEVICE Shared<T> shared_at(int byte) {
 }
 
 CROSSRET_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
+// The number, of which the compiler knows nothing: what is computed from it stays where it is written, and takes no
+// register elsewhere.
+CROSSRET_DEVICE int opaque(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
 CROSSRET_DEVICE int block_threads() { return static_cast<int>(blockDim.x); }
 CROSSRET_DEVICE int block_x() { return static_cast<int>(blockIdx.x); }
 CROSSRET_DEVICE int block_y() { return static_cast<int>(blockIdx.y); }

@@ -119,31 +119,29 @@ struct CopiedRows {
   }
 };
 
-// Where the running thread's part of a stage lies, in chunks from the stage's begin.
+// Where the running thread's part of a stage lies, in chunks from the stage's begin: the first chunk that it copies,
+// and those whose addresses it passes to the first matrix loads. Of a later step, 2 chunks behind, the same bit of the
+// place is another: stages begin at multiples of a row's chunks.
 template <class Shape>
 struct StagePlaces {
-  static constexpr int steps = Shape::stage_bytes / kStepBytes;
-  int copied;                           // the first chunk that it copies
-  int queries[steps], contexts[steps];  // the chunks whose addresses it passes to the first matrix loads of a step
+  int copied, queries, contexts;
 
   CROSSRET_DEVICE StagePlaces() {
-    const int lane = thread_index() % kWarp, warp = thread_index() / kWarp;
-    copied = chunk_place<Shape>(Shape::copied_row(0), thread_index() % Shape::chunks);
+    const int thread = opaque(thread_index()), lane = thread % kWarp, warp = thread / kWarp;
     const int row = Accumulators<Shape>::first_row(warp) + lane % 16;
     const int column = Accumulators<Shape>::first_column(warp) + lane % 8 + lane / 16 * 8;
-#pragma unroll
-    for (int step = 0; step < steps; ++step) {
-      queries[step] = chunk_place<Shape>(row, 2 * step + lane / 16);
-      contexts[step] = Shape::rows * Shape::chunks + chunk_place<Shape>(column, 2 * step + lane / 8 % 2);
-    }
+    copied = chunk_place<Shape>(thread / Shape::chunks, thread % Shape::chunks);
+    queries = chunk_place<Shape>(row, lane / 16);
+    contexts = Shape::rows * Shape::chunks + chunk_place<Shape>(column, lane / 8 % 2);
   }
 };
 
-// Multiplies 32 bytes of a warp's rows by tensor cores.
+// Multiplies 32 bytes of a warp's rows by tensor cores; the stage begins `stage` chunks from `ring` on.
 template <class Shape, class Arithmetic>
-CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk> stage,
+CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk> ring, int stage,
                                    const StagePlaces<Shape>& places, int step, Arithmetic) {
-  const Shared<const Chunk> queries = stage + places.queries[step], contexts = stage + places.contexts[step];
+  const Shared<const Chunk> queries = ring + ((stage + places.queries) ^ 2 * step);
+  const Shared<const Chunk> contexts = ring + ((stage + places.contexts) ^ 2 * step);
   uint32_t a[Shape::row_tiles][4];
 #pragma unroll
   for (int i = 0; i < Shape::row_tiles; ++i) load_matrices(a[i], queries + 16 * i * Shape::chunks);
@@ -170,9 +168,9 @@ CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk
 
 // Products in IEEE float32.
 template <class Shape>
-CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk> queries, const StagePlaces<Shape>&,
-                                   int step, Ieee) {
-  const Shared<const Chunk> contexts = queries + Shape::rows * Shape::chunks;
+CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk> ring, int stage,
+                                   const StagePlaces<Shape>&, int step, Ieee) {
+  const Shared<const Chunk> queries = ring + stage, contexts = queries + Shape::rows * Shape::chunks;
   const int row = Accumulators<Shape>::own_row(), column = Accumulators<Shape>::own_column();
 #pragma unroll 1
   for (int chunk = 2 * step; chunk < 2 * step + 2; ++chunk) {
@@ -243,8 +241,8 @@ CROSSRET_DEVICE void multiply_tiles(Accumulators<Shape>& sums, const Operand<OfQ
     sync_block();
     copy();
 #pragma unroll
-    for (int step = 0; step < StagePlaces<Shape>::steps; ++step) {
-      multiply_step<Shape>(sums, ring + read, places, step, Arithmetic{});
+    for (int step = 0; step < Shape::stage_bytes / kStepBytes; ++step) {
+      multiply_step<Shape>(sums, ring, read, places, step, Arithmetic{});
     }
     read = next(read);
   }

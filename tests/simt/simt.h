@@ -55,6 +55,7 @@ class Global {
 };
 
 inline int thread_index() { return simt::machine.thread(); }
+inline int opaque(int x) { return x; }
 inline int block_threads() { return simt::machine.threads(); }
 inline int block_x() { return simt::machine.block_x(); }
 inline int block_y() { return simt::machine.block_y(); }
