@@ -320,7 +320,7 @@ class RoundedProducts(TorchDispatchMode):
 def _moved_by_rounding(
     function: Callable[..., Tensor], batch: Features, truth: Result, unit: float, options: dict[str, Any]
 ) -> list[float]:
-    """Twice as far as results move with such products: a softmax of similarities, which λ multiplies, takes them often."""
+    """Twice as far as results move with such products: a softmax of similarities, which λ multiplies, takes many."""
     most = [0.0, 0.0, 0.0]
     for seed in range(2):
         with RoundedProducts(unit / 16, seed):
@@ -350,7 +350,8 @@ def _rounding_floors(batch: Features, truth: Result, unit: float, options: dict[
         power = 0.5 if options["raw_feature_norm"] in ("no_norm", "clipped") else 1
         ways = ScanOptions(**{**DEFAULTS, **options}).ways
         weight = 1 + max(abs(way.inverse_temperature) for way in ways) ** power
-        slope = weight / (shortest * least_attended(batch, options))
+        least = least_attended(batch, options)
+        slope = weight / (shortest * least) * max(1.0, 1 / (64 * least))  # where contexts cancel ‖a‖ is off by as much
         if not options.get("normalize"):
             slope = min(slope, weight * longest / 1e-8)  # the cosine's least denominator
     else:
@@ -358,5 +359,5 @@ def _rounding_floors(batch: Features, truth: Result, unit: float, options: dict[
     scores = unit * max(1.0, 1 / options.get("lambda_lse", 1.0), float(truth[0].abs().max()))
     if "raw_feature_norm" in options:
         # Σ p (q·c) is rounded in proportion to Σ p ‖q‖‖c‖, a cosine in that to ‖q‖‖a‖; of D = 1 eager is a sign.
-        scores = max(scores, unit / 16 / least_attended(batch, options))
+        scores = max(scores, unit / 16 / least)
     return [scores, *(2 * unit * max(float(grad.abs().max()), slope) for grad in truth[1:])]
