@@ -356,6 +356,8 @@ def _rounding_floors(batch: Features, truth: Result, unit: float, options: dict[
             slope = min(slope, weight * longest / 1e-8)  # the cosine's least denominator
     else:
         slope = 1 / shortest if options["normalize"] else longest
+        if options.get("context_pooling") == "lse":  # similarities are rounded at their size, and τ magnifies that
+            slope *= max(1.0, (1.0 if options["normalize"] else longest**2) / (16 * options["temperature"]))
     scores = unit * max(1.0, 1 / options.get("lambda_lse", 1.0), float(truth[0].abs().max()))
     if "raw_feature_norm" in options:
         # Σ p (q·c) is rounded in proportion to Σ p ‖q‖‖c‖, a cosine in that to ‖q‖‖a‖; of D = 1 eager is a sign.

@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.simt.sass import disassembler, loops, machine_code
+
 ROOT = Path(__file__).parents[2]
 # One serves every run of the suite: each costs a minute. `make cuda-registers` takes all whose machine code differs.
 ARCHITECTURES = ("8.0", "9.0", "10.0") if "CROSSRET_EVERY_ARCHITECTURE" in os.environ else ("9.0",)
@@ -41,6 +43,13 @@ BOUNDS = {
 # Bytes of registers that are spilled, of every other kernel none:
 # what attention knows of its job from one barrier to the next, beside 72 sums of products, which sm_100 holds.
 SPILLS = {"attend": 512, "differentiate": 256, "add_gram_products": 8}
+# Of kernels with the largest tiles and the usual options, on sm_90: products and exponentials that tell a loop, and its
+# instructions at most, 5 % above what they are.
+LOOPS = {
+    r"attend.*TileShapeILi4ELi2ELi2ELi9E.*BFloat16ELb1E": (36, 64, 101, 1305),
+    r"attend.*TileShapeILi4ELi2ELi2ELi9E.*TFloat32ELb1E": (36, 64, 101, 1305),
+    r"differentiate.*TileShapeILi2ELi4ELi2ELi5E.*BFloat16ES\w_Lb1E": (20, 64, 75, 1040),
+}
 ENTRY = re.compile(
     r"Compiling entry function '(?P<name>\w+)' for 'sm_(?P<architecture>\w+)'.*?"
     r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads.*?"
@@ -127,6 +136,23 @@ def build(project: Path, wrapper: Path, compiler: str, reports: Path, architectu
     assert kernels.origin is not None
     made = project / "made" / "crossret_kernels"
     shutil.copy(Path(kernels.origin).parent / "_native.abi3.so", made)
+
+
+def test_loops_stay_short(built: Build) -> None:
+    """Instructions of a warp: of a stage of 64 bytes, and of the attention of 16 rows to 64 contexts, whose last step has
+    code of its own."""
+    tool = disassembler()
+    if tool is None or "9.0" not in built.architectures:
+        pytest.skip("Triton, which brings a disassembler, is not installed, or this nvcc does not know 9.0")
+    code = machine_code(tool, built.packages / "crossret_kernels" / "_native_cuda.abi3.so", "9.0")
+    for kernel, (products, exponentials, *bounds) in LOOPS.items():
+        (own,) = [loops(code[name]) for name in code if re.search(kernel, name)]
+        of_stage = next(loop.size for loop in own if loop.counts["HMMA"] == products and loop.counts["LDGSTS"])
+        of_contexts = next(loop.size for loop in own if loop.counts["MUFU"] == exponentials)
+        assert all(0.9 * bound <= size <= bound for size, bound in zip((of_stage, of_contexts), bounds, strict=True)), (
+            f"{kernel}: {of_stage} and {of_contexts} instructions for at most {bounds}; where they are far fewer, "
+            "lower the bound"
+        )
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
