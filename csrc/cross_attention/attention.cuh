@@ -46,16 +46,21 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
     return usual ? fmaxf(s, options_.slope * s) : clipped(s, options_.slope);
   }
 
+  // Calls take(outer, inner) for every `apart`-th of outer × inner units, the inner ones first, from `first` on.
+  template <class Take>
+  CROSSRET_DEVICE static void each_unit(int n_outer, int n_inner, int first, int apart, const Take& take) {
+    if (n_inner == 0) return;
+    for (int outer = 0, inner = first;; inner += apart) {
+      for (; inner >= n_inner; inner -= n_inner) {
+        if (++outer >= n_outer) return;
+      }
+      take(outer, inner);
+    }
+  }
   // Calls take(item, column) for the thread's share of every item of queries and context.
   template <class Take>
   CROSSRET_DEVICE static void each_column(const Job& job, const Take& take) {
-    if (job.n_columns == 0) return;
-    for (int item = 0, column = thread_index();; column += Shape::threads) {
-      for (; column >= job.n_columns; column -= job.n_columns) {
-        if (++item >= job.n_queries) return;
-      }
-      take(item, column);
-    }
+    each_unit(job.n_queries, job.n_columns, thread_index(), Shape::threads, take);
   }
 
   // Adds the piece from row `begin` on to the norms' sums of every item of queries and context, in `factors`.
@@ -97,10 +102,8 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
   // Relevances of the piece's rows to every item of contexts.
   CROSSRET_DEVICE void attend(const Job& job, int begin) const {
     const int rows = job.n_rows - begin < Shape::rows ? job.n_rows - begin : Shape::rows;
-    const int groups = (rows + 15) / 16;
-    for (int unit = thread_index() / kWarp; unit < groups * job.n_contexts; unit += Shape::warps) {
-      attend_to(job, unit % groups * 16, unit / groups);
-    }
+    each_unit(job.n_contexts, (rows + 15) / 16, thread_index() / kWarp, Shape::warps,
+              [&](int item, int group) { attend_to(job, 16 * group, item); });
   }
 
   // λ n log₂e of a cell minus `shift`, rounded once: a large logit costs no digits of the difference. `at` is the place
