@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -28,9 +28,6 @@ from crossret.hyperparameters import MODEL_CONFIGS
 from crossret.hyperparameters.model import Loss
 from crossret.hyperparameters.settings import overlaid, parse_settings, texts_of
 from crossret.hyperparameters.training import ENCODER_RATE
-
-if TYPE_CHECKING:
-    pass
 
 CONFIG = "run.toml"
 _MIN_COUNT = 4  # SCAN's
