@@ -103,7 +103,8 @@ def gradient_bounds(true: Tensor, lost: Tensor | float, dtype: torch.dtype, roun
     if dtype != torch.float32:
         kind = torch.finfo(dtype)
         _, exponents = torch.frexp((true.abs() + bounds).clamp(min=kind.smallest_normal))
-        bounds = bounds + torch.ldexp(torch.full_like(bounds, roundings * kind.eps / 4), exponents)  # eps is an ulp of 1 = 2¹ / 2
+        half = roundings * kind.eps / 4  # eps is an ulp of 1 = 2¹ / 2
+        bounds = bounds + torch.ldexp(torch.full_like(bounds, half), exponents)
     return bounds
 
 
