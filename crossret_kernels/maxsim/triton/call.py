@@ -90,6 +90,7 @@ class SearchKind(NamedTuple):
         LISTED: whether pairs are.
         CONTEXT_COLUMN: of the contexts' items in pairs.
         POOLING: of scores; "none" where every query's best is asked for.
+        SOFT: whether maxima are soft.
         M, N, COLUMNS, K: a tile of M queries by N contexts in so many columns, D in steps of K.
         RESIDENT: whether queries stay in it at full length.
         UNIT: elements that strides count in.
@@ -101,6 +102,7 @@ class SearchKind(NamedTuple):
     CONTEXT_COLUMN: int
     POOLING: str
     NORMALIZE: bool
+    SOFT: bool
     M: int
     N: int
     COLUMNS: int
@@ -201,6 +203,11 @@ class MaxSimCall:
         return self.options.normalize
 
     @property
+    def soft(self) -> bool:
+        """Whether maxima are soft."""
+        return self.options.context_pooling != "max"
+
+    @property
     def apart(self) -> bool:
         """Whether scores are made of maxima that lie in memory."""
         return not self.options.plain
@@ -257,7 +264,7 @@ class MaxSimCall:
         n = 64 if small or listed else min(SumMax.CELLS // m, 256)
         columns = SumMax.COLUMNS // 2 if in_registers or (index and by_items and not resident) else SumMax.COLUMNS
         kind = SearchKind(
-            index, values, listed, self.context_column, self.pooling, self.normalize,
+            index, values, listed, self.context_column, self.pooling, self.normalize, self.soft,
             m, n, min(n, columns), k, resident, dim, self.unit, self.precision, 2 if wide and resident else 3,
         )  # fmt: skip
         return kind, 0 if by_items else m
