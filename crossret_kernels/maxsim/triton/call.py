@@ -250,7 +250,8 @@ class MaxSimCall:
         width, alone = self.queries.width, self.n_queries == 1
         by_items = listed or width > SumMax.LARGEST_TILE
         # Without tensor cores a product's operands lie in registers: steps of D are short, fewer columns kept.
-        # Fewer are kept where long items have places too. Scales, masks and places leave the largest tile no room.
+        # Fewer are kept of soft maxima, and where long items have places too. Scales, masks and places leave the
+        # largest tile no room.
         in_registers, wide = self.precision == "ieee", dtype == torch.float32
         resident = dim <= SumMax.LARGEST_RESIDENT and not in_registers
         k = slots_for(dim) if resident else 16 if in_registers else 32 if wide else 64
@@ -262,7 +263,8 @@ class MaxSimCall:
             fills = [size // max(width, 1) * width / size for size in (SumMax.LARGEST_TILE, SumMax.LARGER_TILE)]
             m = SumMax.LARGER_TILE if fills[0] < SumMax.WELL_FILLED * fills[1] else m
         n = 64 if small or listed else min(SumMax.CELLS // m, 256)
-        columns = SumMax.COLUMNS // 2 if in_registers or (index and by_items and not resident) else SumMax.COLUMNS
+        fewer = self.soft or in_registers or (index and by_items and not resident)
+        columns = SumMax.COLUMNS // 2 if fewer else SumMax.COLUMNS
         kind = SearchKind(
             index, values, listed, self.context_column, self.pooling, self.normalize, self.soft,
             m, n, min(n, columns), k, resident, dim, self.unit, self.precision, 2 if wide and resident else 3,

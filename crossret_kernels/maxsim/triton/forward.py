@@ -218,7 +218,7 @@ def best_of_group(queries, q_offsets, q_scales, q, contexts, tables, group, out,
         if KIND.NORMALIZE:
             s = s * tl.load(contexts.scales + rows + within)[None, :] * q_scales[:, None]
         if KIND.SOFT:
-            there = first_places + step * (N >> decoded(sizes.bits)) < counts
+            there = first_places + step * (N >> decoded(sizes.bits)) <= lasts
             s = tl.where(there[None, :], tl.where(s > 0, s, out.slope * s), float("-inf"))
             best, depths = add_exponentials(best, depths, s, out.temperature)
         else:
@@ -260,6 +260,7 @@ def pooled(found, inside, KIND: tl.constexpr):
 @triton.jit
 def store_soft(out, cells, chosen, greatest, sums, KIND: tl.constexpr):
     """Stores soft maxima (M, COLUMNS) and where INDEX what they are made of, in cells (COLUMNS, M)."""
+    sums = tl.maximum(sums, 1.0, propagate_nan=tl.PropagateNan.ALL)  # 0 of an item without rows
     if KIND.INDEX:
         tl.store(out.indices + cells, tl.trans(greatest), mask=chosen)
         tl.store(out.weights + cells, tl.trans(1.0 / sums), mask=chosen)

@@ -50,7 +50,7 @@ class PoolingSizes(NamedTuple):
 
 
 class PoolingKind(NamedTuple):
-    """Specialisation of the kernels: ROWS of maxima and COLUMNS of them at a time; SOFT ones are of clipped similarities."""
+    """Specialisation of the kernels: ROWS of maxima and COLUMNS of them at a time; SOFT ones are clipped already."""
 
     LISTED: bool
     CONTEXT_COLUMN: int
