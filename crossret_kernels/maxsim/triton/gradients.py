@@ -82,7 +82,8 @@ def add(part: GradientPart, of_contexts: bool, out: Tensor) -> None:
     kind = GradientKind(
         found.LISTED, found.CONTEXT_COLUMN, of_contexts, call.options.pooling == "avg", call.apart, call.normalize,
         blocks.rows, min(step, slots_for(others.width)) if by_items else step, min(width, slots_for(found.D)),
-        multiplied and out.dtype == torch.float16, found.PRECISION, found.K, found.D, found.UNIT,
+        multiplied and out.dtype == torch.float16, found.PRECISION,
+        min(found.K, 128 // out.element_size()), found.D, found.UNIT,
     )  # fmt: skip
     n_columns = -(-found.D // kind.WIDTH)
     most_runs = SumMax.RUNS_BYTES // (4 * (found.D + 1) * of_own.n_rows)
@@ -104,7 +105,7 @@ def add(part: GradientPart, of_contexts: bool, out: Tensor) -> None:
     best = soft_found(call, part.found) if call.soft else part.found
     arguments: tuple[Any, ...] = (side, other, plan.tables, pairs, listed, part.grads, best, sums, sizes)
     kernel = soft_gradients if call.soft else context_gradients if of_contexts else query_gradients
-    warps = 8 if in_registers or (call.soft and kind.WIDTH > 128) else 4
+    warps = 8 if in_registers or (call.soft and kind.WIDTH > SumMax.WIDTH) else 4
     launch(kernel, (blocks.n_blocks, n_columns, n_runs), arguments, kind, key, warps)
     programs = blocks.n_blocks * kind.ROWS if n_runs > 1 else 0  # another batch may have several
     launch(sum_of_runs, (programs, n_columns, 1), (side, sums, sizes), kind, key, 4)

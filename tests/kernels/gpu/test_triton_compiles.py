@@ -55,7 +55,7 @@ OTHERS_STACK_BOUNDS = (128, 64)
 # the dearest such accesses made a kernel six times slower.
 COLLIDING_IEEE = {
     "attend_pairs", "best_of_tiles", "gated_weights", "gated_item_gradients", "gated_logit_gradients",
-    "matching_gradients", "pool_rows", "pooled_dots",
+    "matching_gradients", "pool_rows", "pooled_dots", "soft_gradients",
 }  # fmt: skip
 
 
