@@ -15,6 +15,8 @@ from tests.kernels.maxsim.checks import UNTIED, Scores, check_argmax_of, check_l
 from tests.kernels.strategies import FEW_ITEMS, Features, examples, features, maxsim_options
 from tests.kernels.tolerance import Expectation
 
+SOFT = {"context_pooling": "lse", "temperature": 0.3, "clip_slope": 0.1}
+
 
 @pytest.fixture(params=["usual tiles", "small tiles"], autouse=True, scope="module")
 def tiles(request: pytest.FixtureRequest) -> Iterator[str]:
@@ -75,9 +77,18 @@ def test_float16(tiles: str, batch: Features, options: dict[str, Any]) -> None:
     expected.check_faults()
 
 
-@pytest.mark.parametrize(("direction", "dtype"), [("t2i", torch.float32), ("i2t", torch.float16)], ids=str)
-def test_items_longer_than_a_tile(direction: str, dtype: torch.dtype) -> None:
-    check_long_items("triton", SumMax.LARGEST_TILE + 9, direction, dtype)
+@pytest.mark.parametrize(
+    ("direction", "dtype", "options"),
+    [
+        ("t2i", torch.float32, {}),
+        ("i2t", torch.float16, {}),
+        ("t2i", torch.float32, SOFT),
+        ("i2t", torch.float32, {"listed": True, "normalize": True, "pooling": "avg", **SOFT}),
+    ],
+    ids=str,
+)
+def test_items_longer_than_a_tile(direction: str, dtype: torch.dtype, options: dict[str, Any]) -> None:
+    check_long_items("triton", SumMax.LARGEST_TILE + 9, direction, dtype, **options)
 
 
 @directions

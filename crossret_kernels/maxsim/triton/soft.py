@@ -98,9 +98,10 @@ def similarity_gradients(
     """(∂score / ∂s of a tile of queries and contexts, but for the average's count; the similarities s)."""
     M: tl.constexpr = query_offsets.shape[0]
     N: tl.constexpr = context_offsets.shape[0]
-    EVEN: tl.constexpr = KIND.D % KIND.K == 0
+    PRECISION: tl.constexpr = KIND.PRECISION
     s = product(
-        queries.features, query_offsets, contexts.features, context_offsets, KIND.D, M, N, KIND.K, EVEN, KIND.PRECISION
+        queries.features, query_offsets, contexts.features, context_offsets, KIND.D, M, N, KIND.K,
+        KIND.D % KIND.K == 0, PRECISION,
     )  # fmt: skip
     if KIND.NORMALIZE:
         s = s * context_scales[None, :] * query_scales[:, None]
