@@ -104,5 +104,5 @@ class MaxSimOptions(Directed):
 
     @property
     def plain(self) -> bool:
-        """Whether queries' maxima count as they are, each as much as the others."""
+        """Whether queries' maxima, no soft ones, count as they are, each as much as the others."""
         return self.clip_slope == 1 and self.pooling in ("sum", "avg", "max") and self.context_pooling == "max"

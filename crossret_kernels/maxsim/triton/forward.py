@@ -139,6 +139,7 @@ def find(
 
 
 def soft_found(call: MaxSimCall, found: Found) -> SoftFound:
+    """`found`, and the numbers that soft maxima are made with."""
     return SoftFound(*found, call.options.clip_slope, call.options.temperature)
 
 

@@ -74,7 +74,7 @@ def best_of_columns(best, places, bits, INDEX: tl.constexpr):
 
 @triton.jit
 def add_exponentials(best, sums, s, temperature):
-    """(M, COLUMNS): soft maxima with the rows (M, N) that pass through their columns next."""
+    """(M, COLUMNS): soft maxima with the rows (M, N) that pass through their columns next. Sums have what is NaN."""
     shape: tl.constexpr = (s.shape[0], s.shape[1] // best.shape[1], best.shape[1])
     cells = tl.reshape(s, shape)
     greatest = tl.maximum(best, tl.max(cells, 1))
@@ -84,7 +84,7 @@ def add_exponentials(best, sums, s, temperature):
 
 @triton.jit
 def exponential(x, greatest, temperature):
-    """exp((x − greatest) / τ), 0 of −∞ wherever the greatest is; NaN of any is the sum's."""
+    """exp((x − greatest) / τ): 0 for x = −∞, whatever the greatest is, and NaN for NaN."""
     return tl.exp2((x - tl.where(greatest > float("-inf"), greatest, 0.0)) * (LOG2_E / temperature))
 
 

@@ -1,7 +1,7 @@
 """Gradients of Sum-Max's soft maxima in Triton: every similarity has one.
 
-Similarities of a block of rows with the other side's are made again, tile by tile, and no tile outlives its step: each
-column of programs, of some features, makes them anew.
+Similarities of a block of rows with the other side's are made again, tile by tile, and no tile outlives its step.
+Programs share out the columns of gradients, and each makes them anew.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from crossret_kernels.maxsim.triton.rows import item_rows
 
 @triton.jit
 def scaled_rows(side, row, begin, place, count, row_stride, KIND: tl.constexpr):
-    """(Offsets, scales) of rows of an item at these places; behind its end those of the last."""
+    """(Offsets, scales) of rows of an item at these places; behind its end the last one's, and 0."""
     within = tl.minimum(place, tl.maximum(count - 1, 0)).to(tl.int64)
-    scales = tl.load(side.scales + row + within) if KIND.NORMALIZE else tl.full(place.shape, 1.0, tl.float32)
+    scales = tl.full(place.shape, 1.0, tl.float32)
+    if KIND.NORMALIZE:
+        scales = tl.load(side.scales + row + within, mask=place < count, other=0.0)
     return begin + within * decoded(row_stride) * KIND.UNIT, scales
 
 
@@ -108,6 +110,6 @@ def similarity_gradients(
     greatest = tl.load(found.indices + cells, mask=there, other=0.0)[:, None]
     weights = tl.load(found.weights + cells, mask=there, other=0.0)[:, None]
     slopes = tl.where(s > 0, 1.0, found.slope)
-    # No more than the greatest, of which a product in another tile may be rounded to more.
+    # A product in another tile may be rounded to more than the greatest.
     x = tl.minimum(s * slopes, greatest, propagate_nan=tl.PropagateNan.ALL)
     return weights * slopes * exponential(x, greatest, found.temperature), s
