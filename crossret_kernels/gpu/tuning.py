@@ -109,6 +109,7 @@ class SumMax:
     QUERIES = 32  # of a step of a program that sums contexts' gradients; by 64 threads hold too many queries' places
     ITEMS = 4  # whose best contexts are gathered at a time
     WIDTH = 128  # columns of features of a program
+    SOFT_WIDTH = 256  # of one that makes similarities again for them
     RUNS = 16  # that are added up at a time
     POOLED_ROWS, POOLED_COLUMNS = 32, 32  # maxima that are pooled at a time
 

@@ -58,8 +58,7 @@ class MaxSimOptions(Directed):
         lambda_lse: λ of "lse" and "softmax", above 0.
         top: how many maxima "topk" adds up, at least 1; all of an item that has fewer. Of equals the first.
         context_pooling: "max", or "lse", the soft maximum τ log(Σ exp(s / τ)) of a query's similarities s, as ColPali's
-            smooth maximum; by "cpu", which holds a pair's similarities for it, and PyTorch operations. Not of
-            `maxsim_argmax`, nor beside weights.
+            smooth maximum; "cpu" holds a pair's similarities for it. Not of `maxsim_argmax`, nor beside weights.
         temperature: τ of that, above 0.
 
     Raises:
@@ -105,9 +104,5 @@ class MaxSimOptions(Directed):
 
     @property
     def plain(self) -> bool:
-        """Whether queries' maxima count as they are, each as much as the others."""
-        return self.clip_slope == 1 and self.pooling in ("sum", "avg", "max")
-
-    def unsupported(self, backend: str) -> str | None:
-        soft = self.context_pooling != "max"
-        return f"context_pooling={self.context_pooling!r}" if soft and backend != "cpu" else None
+        """Whether queries' maxima, no soft ones, count as they are, each as much as the others."""
+        return self.clip_slope == 1 and self.pooling in ("sum", "avg", "max") and self.context_pooling == "max"

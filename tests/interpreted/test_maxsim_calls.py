@@ -131,11 +131,13 @@ def test_gradients_of_more_elements_than_32_bits_count() -> None:
 
 
 @listed_or_all
-def test_programs_share_nothing(listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("context_pooling", ["max", "lse"])
+def test_programs_share_nothing(listed: bool, context_pooling: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several columns of features, and sums of several runs."""
-    for name, value in (("LEAST_STEPS", 1), ("WIDTH", 32), ("ITEMS", 2), ("QUERIES", 16)):
+    for name, value in (("LEAST_STEPS", 1), ("WIDTH", 32), ("SOFT_WIDTH", 32), ("ITEMS", 2), ("QUERIES", 16)):
         monkeypatch.setattr(SumMax, name, value)
     sides = [randn(7, 5, 40, seed=seed).requires_grad_() for seed in (1, 2)]
     pairs = torch.arange(14).view(7, 2) % 7 if listed else None
+    options: dict[str, Any] = {"normalize": True, "context_pooling": context_pooling, "backend": "triton"}
     with programs_share_nothing():
-        maxsim_scores(*sides, normalize=True, pairs=pairs, backend="triton").sum().backward()
+        maxsim_scores(*sides, pairs=pairs, **options).sum().backward()

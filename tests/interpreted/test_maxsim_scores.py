@@ -15,6 +15,8 @@ from tests.kernels.maxsim.checks import UNTIED, Scores, check_argmax_of, check_l
 from tests.kernels.strategies import FEW_ITEMS, Features, examples, features, maxsim_options
 from tests.kernels.tolerance import Expectation
 
+SOFT = {"context_pooling": "lse", "temperature": 0.3, "clip_slope": 0.1}
+
 
 @pytest.fixture(params=["usual tiles", "small tiles"], autouse=True, scope="module")
 def tiles(request: pytest.FixtureRequest) -> Iterator[str]:
@@ -37,6 +39,7 @@ def tiles(request: pytest.FixtureRequest) -> Iterator[str]:
                 (SumMax, "QUERIES", 16),
                 (SumMax, "ITEMS", 2),
                 (SumMax, "WIDTH", 32),
+                (SumMax, "SOFT_WIDTH", 32),
             ):
                 patch.setattr(module, name, value)
         yield request.param
@@ -57,25 +60,35 @@ def precision(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("precision")
-@examples(10)  # twice, and as often again in the other tiles
-@given(batch=features(UNTIED, FEW_ITEMS), options=maxsim_options())
+@examples(14)  # twice, and as often again in the other tiles
+@given(batch=features(UNTIED, FEW_ITEMS), options=maxsim_options(soft=True))
 def test_float32(batch: Features, options: dict[str, Any]) -> None:
     Expectation.of(maxsim_scores, batch, torch.float32, **options).check("triton")
 
 
-@examples(12)
-@given(batch=features(("none", "small"), FEW_ITEMS), options=maxsim_options())
+@examples(16)
+@given(batch=features(("none", "small"), FEW_ITEMS), options=maxsim_options(soft=True))
 def test_float16(tiles: str, batch: Features, options: dict[str, Any]) -> None:
-    later = 3 if tiles == "small tiles" else 0  # of four parts, whose sums are rounded each
+    # Of four parts, whose sums are rounded each, and of either direction's gradients.
+    later = (3 if tiles == "small tiles" else 0) + (options["direction"] == "both")
     share = later * torch.finfo(torch.float16).eps / 2
     expected = Expectation.of(maxsim_scores, batch, torch.float16, share=share, **options)
     expected.check("triton")
     expected.check_faults()
 
 
-@pytest.mark.parametrize(("direction", "dtype"), [("t2i", torch.float32), ("i2t", torch.float16)], ids=str)
-def test_items_longer_than_a_tile(direction: str, dtype: torch.dtype) -> None:
-    check_long_items("triton", SumMax.LARGEST_TILE + 9, direction, dtype)
+@pytest.mark.parametrize(
+    ("direction", "dtype", "options"),
+    [
+        ("t2i", torch.float32, {}),
+        ("i2t", torch.float16, {}),
+        ("t2i", torch.float32, SOFT),
+        ("i2t", torch.float32, {"listed": True, "normalize": True, "pooling": "avg", **SOFT}),
+    ],
+    ids=str,
+)
+def test_items_longer_than_a_tile(direction: str, dtype: torch.dtype, options: dict[str, Any]) -> None:
+    check_long_items("triton", SumMax.LARGEST_TILE + 9, direction, dtype, **options)
 
 
 @directions

@@ -169,7 +169,7 @@ def _options_of_every_backend(draw: st.DrawFn, directions: tuple[str, ...]) -> d
 
 @st.composite
 def maxsim_options(draw: st.DrawFn, one_way: bool = False, soft: bool = False) -> dict[str, Any]:
-    """Options of `maxsim_scores`; `soft` ones are of "cpu" and PyTorch operations."""
+    """Options of `maxsim_scores`; `soft` ones have soft maxima among them."""
     options = {
         "direction": draw(st.sampled_from(DIRECTIONS if one_way else (*DIRECTIONS, "both"))),
         "pooling": draw(st.sampled_from(("sum", "avg", "max", "sum", "avg", "max", "lse", "softmax", "topk"))),

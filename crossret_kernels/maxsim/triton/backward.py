@@ -9,19 +9,16 @@ the sum of its similarities by their weights, is taken out.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from crossret_kernels.gpu.triton_launch import encoded_sizes, launch
 from crossret_kernels.gpu.triton_tiles import decoded
-from crossret_kernels.gpu.tuning import SumMax, slots_for
+from crossret_kernels.gpu.tuning import SumMax
 from crossret_kernels.maxsim.triton.call import SideSizes
 from crossret_kernels.maxsim.triton.forward import start_of
-from crossret_kernels.maxsim.triton.parts import GradientPart
 from crossret_kernels.maxsim.triton.rows import item_rows
 
 RUNS = tl.constexpr(SumMax.RUNS)
@@ -45,7 +42,7 @@ class GradientSizes(NamedTuple):
         n_runs: of a sum.
         first_item, n_items: of contexts; `first_item` has the first row of best contexts.
         first_own, blocks: the first block's item, and how many an item has.
-        n_queries: places for what is found of all.
+        n_queries: places for what is found of all; for soft maxima their items.
         later: 1 where an earlier part has left its gradients where this one's belong, else 0.
     """
 
@@ -68,15 +65,18 @@ class GradientKind(NamedTuple):
     """Specialisation of the kernels of gradients.
 
     Attributes:
+        OF_CONTEXTS: whether gradients are theirs.
         ROWS: of a block.
-        STEP: items of contexts, or queries, at a time.
+        STEP: items of contexts, or queries, at a time; for soft maxima rows of the other side.
         WIDTH: columns of features of a program.
         WEIGHTED: whether maxima have weights of their own.
         SPLIT: whether float16 features are multiplied in float32: gradients of scores may be beyond what float16 holds.
+        K: columns of features at a time, of products that are made again.
     """
 
     LISTED: bool
     CONTEXT_COLUMN: int
+    OF_CONTEXTS: bool
     AVERAGE: bool
     WEIGHTED: bool
     NORMALIZE: bool
@@ -85,48 +85,9 @@ class GradientKind(NamedTuple):
     WIDTH: int
     SPLIT: bool
     PRECISION: str
+    K: int
     D: int
     UNIT: int
-
-
-def add(part: GradientPart, of_contexts: bool, out: Tensor) -> None:
-    """Gradients of one side, to all that is in this part."""
-    call, plan, found, blocks = part.call, part.plan, part.plan.kind, part.blocks(of_contexts)
-    own, others = (call.contexts, call.queries) if of_contexts else (call.queries, call.contexts)
-    of_own, of_others = call.sizes if of_contexts else call.sizes[::-1]
-    # Without tensor cores a product's operands lie in registers: its steps are short, and many threads share it.
-    in_registers = of_contexts and found.PRECISION == "ieee"
-    step = SumMax.ITEMS if not of_contexts else min(SumMax.QUERIES, 16) if in_registers else SumMax.QUERIES
-    n_steps = (plan.pitch if of_contexts else part.count) // step
-    if part.pairs is not None:
-        n_steps = part.pairs.size(0) // own.n_items // (1 if of_contexts else step)
-        step = min(step, slots_for(others.width)) if of_contexts else step
-    kind = GradientKind(
-        found.LISTED, found.CONTEXT_COLUMN, call.options.pooling == "avg", call.apart, call.normalize, blocks.rows,
-        step, min(SumMax.WIDTH, slots_for(found.D)), of_contexts and out.dtype == torch.float16, found.PRECISION,
-        found.D, found.UNIT,
-    )  # fmt: skip
-    n_columns = -(-found.D // kind.WIDTH)
-    most_runs = SumMax.RUNS_BYTES // (4 * (found.D + 1) * of_own.n_rows)
-    wanted = SumMax.PROGRAMS_OF_GRADIENTS // (blocks.n_blocks * n_columns)
-    n_runs = max(1, min(wanted, n_steps // SumMax.LEAST_STEPS, most_runs))
-    alongs = torch.empty(n_runs, of_own.n_rows if n_runs > 1 else 1, dtype=torch.float32, device=out.device)
-    sums = GradientSums(out, alongs.new_empty(*alongs.shape, found.D) if n_runs > 1 else alongs, alongs)
-    plain = GradientSizes(
-        of_own, of_others, *part.strides, plan.pitch, plan.found_slots, n_runs, part.first,
-        part.count, blocks.first_item, blocks.of_item, plan.pitch, int(part.adds(of_contexts)),
-    )  # fmt: skip
-    sizes = encoded_sizes(plain)
-    key = call.key(of_contexts, max(plan.pitch, *part.strides) >= 2**30 - 2)
-    side, other = part.operands if of_contexts else part.operands[::-1]
-    listed = part.listed(found.CONTEXT_COLUMN if of_contexts else 1 - found.CONTEXT_COLUMN)
-    # In a tuple, kernels would be compiled for where their memory begins.
-    pairs = part.found.indices if part.pairs is None else part.pairs
-    arguments: tuple[Any, ...] = (side, other, plan.tables, pairs, listed, part.grads, part.found, sums, sizes)
-    kernel, warps = (context_gradients, 8 if in_registers else 4) if of_contexts else (query_gradients, 4)
-    launch(kernel, (blocks.n_blocks, n_columns, n_runs), arguments, kind, key, warps)
-    programs = blocks.n_blocks * kind.ROWS if n_runs > 1 else 0  # another batch may have several
-    launch(sum_of_runs, (programs, n_columns, 1), (side, sums, sizes), kind, key, 4)
 
 
 @triton.jit

@@ -90,6 +90,7 @@ class SearchKind(NamedTuple):
         LISTED: whether pairs are.
         CONTEXT_COLUMN: of the contexts' items in pairs.
         POOLING: of scores; "none" where every query's best is asked for.
+        SOFT: whether maxima are soft.
         M, N, COLUMNS, K: a tile of M queries by N contexts in so many columns, D in steps of K.
         RESIDENT: whether queries stay in it at full length.
         UNIT: elements that strides count in.
@@ -101,6 +102,7 @@ class SearchKind(NamedTuple):
     CONTEXT_COLUMN: int
     POOLING: str
     NORMALIZE: bool
+    SOFT: bool
     M: int
     N: int
     COLUMNS: int
@@ -201,6 +203,11 @@ class MaxSimCall:
         return self.options.normalize
 
     @property
+    def soft(self) -> bool:
+        """Whether maxima are soft."""
+        return self.options.context_pooling != "max"
+
+    @property
     def apart(self) -> bool:
         """Whether scores are made of maxima that lie in memory."""
         return not self.options.plain
@@ -243,7 +250,8 @@ class MaxSimCall:
         width, alone = self.queries.width, self.n_queries == 1
         by_items = listed or width > SumMax.LARGEST_TILE
         # Without tensor cores a product's operands lie in registers: steps of D are short, fewer columns kept.
-        # Fewer are kept where long items have places too. Scales, masks and places leave the largest tile no room.
+        # Fewer are kept of soft maxima, and where long items have places too. Scales, masks and places leave the
+        # largest tile no room.
         in_registers, wide = self.precision == "ieee", dtype == torch.float32
         resident = dim <= SumMax.LARGEST_RESIDENT and not in_registers
         k = slots_for(dim) if resident else 16 if in_registers else 32 if wide else 64
@@ -255,9 +263,10 @@ class MaxSimCall:
             fills = [size // max(width, 1) * width / size for size in (SumMax.LARGEST_TILE, SumMax.LARGER_TILE)]
             m = SumMax.LARGER_TILE if fills[0] < SumMax.WELL_FILLED * fills[1] else m
         n = 64 if small or listed else min(SumMax.CELLS // m, 256)
-        columns = SumMax.COLUMNS // 2 if in_registers or (index and by_items and not resident) else SumMax.COLUMNS
+        fewer = self.soft or in_registers or (index and by_items and not resident)
+        columns = SumMax.COLUMNS // 2 if fewer else SumMax.COLUMNS
         kind = SearchKind(
-            index, values, listed, self.context_column, self.pooling, self.normalize,
+            index, values, listed, self.context_column, self.pooling, self.normalize, self.soft,
             m, n, min(n, columns), k, resident, dim, self.unit, self.precision, 2 if wide and resident else 3,
         )  # fmt: skip
         return kind, 0 if by_items else m

@@ -4,7 +4,7 @@ A tile of queries stays while groups of items of contexts pass it (`group_items`
 columns of its own, so that maxima of cells are maxima of items, whatever their lengths: what a query has found of an
 item in one column is brought together with the item's other columns at the group's end alone. Rows behind an item's end
 repeat its last one, which changes no maximum. Whole items of queries share a tile (`best_of_tiles`), or one item that
-may be longer than a tile passes through it in pieces (`best_of_items`).
+may be longer than a tile passes through it in pieces (`best_of_items`). To soft maxima such rows add nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,17 @@ from crossret_kernels.gpu.triton_launch import encoded_sizes, launch
 from crossret_kernels.gpu.triton_tiles import decoded, product
 from crossret_kernels.gpu.tuning import SumMax
 from crossret_kernels.maxsim.triton.call import KernelSide, MaxSimCall, MaxSimPlan, SideSizes
-from crossret_kernels.maxsim.triton.maxima import BEYOND, best_of_columns, best_of_depth, better, disordered, ordered
+from crossret_kernels.maxsim.triton.maxima import (
+    BEYOND,
+    LN_2,
+    add_exponentials,
+    best_of_columns,
+    best_of_depth,
+    better,
+    disordered,
+    ordered,
+    soft_of_columns,
+)
 from crossret_kernels.maxsim.triton.rows import item_rows
 
 
@@ -37,6 +47,24 @@ class Found(NamedTuple):
     indices: Tensor
     maxima: Tensor
     weights: Tensor
+
+
+class SoftFound(NamedTuple):
+    """`Found` of soft maxima.
+
+    Attributes:
+        scores, maxima: as of `Found`.
+        indices: the greatest similarity of every query, clipped, float32.
+        weights: 1 / Σ exp((s − greatest) / τ), times what of a score's gradient the maximum gets once that is known.
+        slope, temperature: of the clip of similarities, and τ.
+    """
+
+    scores: Tensor
+    indices: Tensor
+    maxima: Tensor
+    weights: Tensor
+    slope: float
+    temperature: float
 
 
 class Strides(NamedTuple):
@@ -98,7 +126,8 @@ def find(
         plan.n_tiles, n_runs,
     )  # fmt: skip
     key = call.key(found.indices.dtype, max(strides) >= 2**30 - 2)
-    arguments: tuple[Any, ...] = (operands[1], operands[0], plan.tables, found, encoded_sizes(sizes))
+    out = soft_found(call, found) if call.soft else found
+    arguments: tuple[Any, ...] = (operands[1], operands[0], plan.tables, out, encoded_sizes(sizes))
     kernel, n_programs = best_of_tiles, n_runs * plan.n_tiles
     if call.pairs is not None or queries.width > SumMax.LARGEST_TILE:
         kernel, listed = best_of_items, plan.tables.groups
@@ -107,6 +136,11 @@ def find(
             n_programs = listed.size(0)
         arguments = (*arguments[:3], listed, *arguments[3:])
     launch(kernel, (n_programs, 1, 1), arguments, plan.kind, key, plan.kind.warps)
+
+
+def soft_found(call: MaxSimCall, found: Found) -> SoftFound:
+    """`found`, and the numbers that soft maxima are made with."""
+    return SoftFound(*found, call.options.clip_slope, call.options.temperature)
 
 
 def runs(n_groups: int, n_tiles: int) -> tuple[int, int]:
@@ -154,8 +188,8 @@ def group_items(tables, group, place, sizes):
 
 
 @triton.jit
-def best_of_group(queries, q_offsets, q_scales, q, contexts, tables, group, sizes, KIND: tl.constexpr):
-    """(M, COLUMNS): the best similarity of a column's item and where INDEX its place.
+def best_of_group(queries, q_offsets, q_scales, q, contexts, tables, group, out, sizes, KIND: tl.constexpr):
+    """(M, COLUMNS): the best similarity of a column's item and where INDEX its place, or where SOFT its sum.
 
     A step takes the next N / COLUMNS rows of every column.
     """
@@ -171,7 +205,7 @@ def best_of_group(queries, q_offsets, q_scales, q, contexts, tables, group, size
     lasts = tl.maximum(counts - 1, 0)
     first_places = slot // COLUMNS * width + (slot % COLUMNS >> decoded(sizes.bits))
     best = tl.full((M, COLUMNS), float("-inf"), tl.float32)
-    depths = tl.full((M, COLUMNS), 0, tl.int32)
+    depths = tl.full((M, COLUMNS), 0, tl.float32 if KIND.SOFT else tl.int32)
     for step in tl.range(tl.cdiv(tl.max(counts, 0), N >> decoded(sizes.bits)), num_stages=KIND.STAGES):
         within = tl.minimum(first_places + step * (N >> decoded(sizes.bits)), lasts).to(tl.int64)
         offsets = firsts + within * decoded(sizes.contexts.row) * KIND.UNIT
@@ -184,8 +218,15 @@ def best_of_group(queries, q_offsets, q_scales, q, contexts, tables, group, size
             )  # fmt: skip
         if KIND.NORMALIZE:
             s = s * tl.load(contexts.scales + rows + within)[None, :] * q_scales[:, None]
-        s, which = best_of_depth(s, COLUMNS, KIND.INDEX)
-        best, depths = better(best, depths, s, step * (N // COLUMNS) + which, KIND.INDEX)
+        if KIND.SOFT:
+            there = first_places + step * (N >> decoded(sizes.bits)) <= lasts
+            s = tl.where(there[None, :], tl.where(s > 0, s, out.slope * s), float("-inf"))
+            best, depths = add_exponentials(best, depths, s, out.temperature)
+        else:
+            s, which = best_of_depth(s, COLUMNS, KIND.INDEX)
+            best, depths = better(best, depths, s, step * (N // COLUMNS) + which, KIND.INDEX)
+    if KIND.SOFT:
+        return soft_of_columns(best, depths, decoded(sizes.bits), out.temperature)
     places = depths
     if KIND.INDEX:
         places = depths * width + (tl.arange(0, COLUMNS) >> decoded(sizes.bits))[None, :]
@@ -215,6 +256,16 @@ def pooled(found, inside, KIND: tl.constexpr):
     if KIND.POOLING == "max":
         return disordered(tl.max(ordered(tl.where(inside[:, None], found, float("-inf"))), 0))
     return tl.sum(tl.where(inside[:, None], found, 0.0), 0)
+
+
+@triton.jit
+def store_soft(out, cells, chosen, greatest, sums, KIND: tl.constexpr):
+    """Stores soft maxima (M, COLUMNS) and where INDEX what they are made of, in cells (COLUMNS, M)."""
+    sums = tl.maximum(sums, 1.0, propagate_nan=tl.PropagateNan.ALL)  # 0 of an item without rows
+    if KIND.INDEX:
+        tl.store(out.indices + cells, tl.trans(greatest), mask=chosen)
+        tl.store(out.weights + cells, tl.trans(1.0 / sums), mask=chosen)
+    tl.store(out.maxima + cells, tl.trans(greatest + tl.log2(sums) * LN_2 * out.temperature), mask=chosen)
 
 
 @triton.jit
@@ -269,7 +320,7 @@ def best_of_tiles(queries, contexts, tables, out, sizes, KIND: tl.constexpr):
     scales, q = query_rows(queries, firsts + places_of, offsets, KIND)
     begin = run * decoded(sizes.run_groups)
     for group in range(begin, tl.minimum(begin + decoded(sizes.run_groups), decoded(sizes.n_groups))):
-        found, places = best_of_group(queries, offsets, scales, q, contexts, tables, group, sizes, KIND)
+        found, places = best_of_group(queries, offsets, scales, q, contexts, tables, group, out, sizes, KIND)
         item, last, wanted = items_of_columns(contexts, tables, group, sizes, KIND)
         if KIND.INDEX or KIND.VALUES:
             chosen = wanted[:, None] & (owners >= 0)[None, :]
@@ -283,10 +334,13 @@ def best_of_tiles(queries, contexts, tables, out, sizes, KIND: tl.constexpr):
             cells = ((item - decoded(sizes.first_item)) * decoded(sizes.strides.index_context))[:, None] + slots[
                 None, :
             ]
-            if KIND.INDEX:
-                tl.store(out.indices + cells, tl.minimum(tl.trans(places), last[:, None]), mask=chosen)
-            if KIND.VALUES:
-                tl.store(out.maxima + cells, tl.trans(found), mask=chosen)
+            if KIND.SOFT:
+                store_soft(out, cells, chosen, found, places, KIND)
+            else:
+                if KIND.INDEX:
+                    tl.store(out.indices + cells, tl.minimum(tl.trans(places), last[:, None]), mask=chosen)
+                if KIND.VALUES:
+                    tl.store(out.maxima + cells, tl.trans(found), mask=chosen)
         else:
             for place in range(n_own):
                 score = pooled(found, owners == place, KIND)
@@ -334,8 +388,8 @@ def best_of_items(queries, contexts, tables, pairs, out, sizes, KIND: tl.constex
             within = tl.minimum(slots, n_rows - 1).to(tl.int64)
             offsets = query_begin + within * decoded(sizes.queries.row) * KIND.UNIT
             scales, q = query_rows(queries, query_row + within, offsets, KIND)
-            found, places = best_of_group(queries, offsets, scales, q, contexts, tables, group, sizes, KIND)
-            places = tl.minimum(places, last[None, :])
+            found, places = best_of_group(queries, offsets, scales, q, contexts, tables, group, out, sizes, KIND)
+            places = places if KIND.SOFT else tl.minimum(places, last[None, :])
             of_piece = pooled(found, inside, KIND)
             if KIND.POOLING == "max":
                 slot = first_of(found, inside, of_piece, slots)
@@ -348,10 +402,13 @@ def best_of_items(queries, contexts, tables, pairs, out, sizes, KIND: tl.constex
             else:
                 pool += of_piece
                 chosen = wanted[:, None] & inside[None, :]
-                if KIND.INDEX:
-                    tl.store(out.indices + cells[:, None] + slots[None, :], tl.trans(places), mask=chosen)
-                if KIND.VALUES:
-                    tl.store(out.maxima + cells[:, None] + slots[None, :], tl.trans(found), mask=chosen)
+                if KIND.SOFT:
+                    store_soft(out, cells[:, None] + slots[None, :], chosen, found, places, KIND)
+                else:
+                    if KIND.INDEX:
+                        tl.store(out.indices + cells[:, None] + slots[None, :], tl.trans(places), mask=chosen)
+                    if KIND.VALUES:
+                        tl.store(out.maxima + cells[:, None] + slots[None, :], tl.trans(found), mask=chosen)
         if KIND.INDEX or KIND.VALUES:
             if KIND.POOLING == "max":
                 wanted = wanted & (pool_slot < n_rows)

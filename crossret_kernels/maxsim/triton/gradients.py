@@ -10,9 +10,20 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.gpu.sides import Side
-from crossret_kernels.maxsim.triton.backward import add
+from crossret_kernels.gpu.triton_launch import encoded_sizes, launch
+from crossret_kernels.gpu.tuning import SumMax, slots_for
+from crossret_kernels.maxsim.triton.backward import (
+    GradientKind,
+    GradientSizes,
+    GradientSums,
+    context_gradients,
+    query_gradients,
+    sum_of_runs,
+)
 from crossret_kernels.maxsim.triton.call import MaxSimCall
+from crossret_kernels.maxsim.triton.forward import soft_found
 from crossret_kernels.maxsim.triton.parts import GradientPart
+from crossret_kernels.maxsim.triton.soft import soft_gradients
 from crossret_kernels.maxsim.triton.windows import windows
 
 
@@ -50,3 +61,51 @@ def _add_all(call: MaxSimCall, grads: Tensor, wanted: tuple[bool, bool], outs: l
         for of_contexts, needed, out in zip((True, False), wanted, outs, strict=True):
             if needed:
                 add(part, of_contexts, out)
+
+
+def add(part: GradientPart, of_contexts: bool, out: Tensor) -> None:
+    """Gradients of one side, to all that is in this part."""
+    call, plan, found, blocks = part.call, part.plan, part.plan.kind, part.blocks(of_contexts)
+    own, others = (call.contexts, call.queries) if of_contexts else (call.queries, call.contexts)
+    of_own, of_others = call.sizes if of_contexts else call.sizes[::-1]
+    # Without tensor cores a product's operands lie in registers: its steps are short, and many threads share it.
+    multiplied = of_contexts or call.soft
+    in_registers = multiplied and found.PRECISION == "ieee"
+    step = part.blocks(not of_contexts).rows if call.soft else SumMax.QUERIES if of_contexts else SumMax.ITEMS
+    step = min(step, 16) if in_registers else step
+    n_others = part.count if not of_contexts else call.n_queries if call.soft else plan.pitch
+    if part.pairs is not None:
+        n_others = part.pairs.size(0) // own.n_items
+    width = SumMax.SOFT_WIDTH if call.soft and not in_registers else SumMax.WIDTH
+    by_items = call.soft or (of_contexts and part.pairs is not None)
+    n_steps = n_others if by_items else n_others // step
+    kind = GradientKind(
+        found.LISTED, found.CONTEXT_COLUMN, of_contexts, call.options.pooling == "avg", call.apart, call.normalize,
+        blocks.rows, min(step, slots_for(others.width)) if by_items else step, min(width, slots_for(found.D)),
+        multiplied and out.dtype == torch.float16, found.PRECISION,
+        min(found.K, 128 // out.element_size()), found.D, found.UNIT,
+    )  # fmt: skip
+    n_columns = -(-found.D // kind.WIDTH)
+    most_runs = SumMax.RUNS_BYTES // (4 * (found.D + 1) * of_own.n_rows)
+    wanted = SumMax.PROGRAMS_OF_GRADIENTS // (blocks.n_blocks * n_columns)
+    n_runs = max(1, min(wanted, n_steps // SumMax.LEAST_STEPS, most_runs))
+    alongs = torch.empty(n_runs, of_own.n_rows if n_runs > 1 else 1, dtype=torch.float32, device=out.device)
+    sums = GradientSums(out, alongs.new_empty(*alongs.shape, found.D) if n_runs > 1 else alongs, alongs)
+    plain = GradientSizes(
+        of_own, of_others, *part.strides, plan.pitch, plan.found_slots, n_runs, part.first,
+        part.count, blocks.first_item, blocks.of_item, call.n_queries if call.soft else plan.pitch,
+        int(part.adds(of_contexts)),
+    )  # fmt: skip
+    sizes = encoded_sizes(plain)
+    key = call.key(of_contexts, max(plan.pitch, *part.strides) >= 2**30 - 2)
+    side, other = part.operands if of_contexts else part.operands[::-1]
+    listed = part.listed(found.CONTEXT_COLUMN if of_contexts else 1 - found.CONTEXT_COLUMN)
+    # In a tuple, kernels would be compiled for where their memory begins.
+    pairs = part.found.indices if part.pairs is None else part.pairs
+    best = soft_found(call, part.found) if call.soft else part.found
+    arguments: tuple[Any, ...] = (side, other, plan.tables, pairs, listed, part.grads, best, sums, sizes)
+    kernel = soft_gradients if call.soft else context_gradients if of_contexts else query_gradients
+    warps = 8 if in_registers or (call.soft and kind.WIDTH > SumMax.WIDTH) else 4
+    launch(kernel, (blocks.n_blocks, n_columns, n_runs), arguments, kind, key, warps)
+    programs = blocks.n_blocks * kind.ROWS if n_runs > 1 else 0  # another batch may have several
+    launch(sum_of_runs, (programs, n_columns, 1), (side, sums, sizes), kind, key, 4)

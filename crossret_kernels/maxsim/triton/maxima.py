@@ -1,8 +1,12 @@
-"""Maxima in tiles of Sum-Max in Triton, with the places that have them: of rows in a column, of columns of an item."""
+"""Maxima in tiles of Sum-Max in Triton, of rows in a column and of columns of an item: with the places that have them,
+or soft ones, which are the greatest of numbers x and the sum of all exp((x − greatest) / τ).
+"""
 
 import triton
 import triton.language as tl
 
+LOG2_E = tl.constexpr(1.4426950408889634)
+LN_2 = tl.constexpr(0.6931471805599453)
 BEYOND = tl.constexpr(2**30)  # no place of a context
 
 
@@ -66,3 +70,36 @@ def best_of_columns(best, places, bits, INDEX: tl.constexpr):
                     places = tl.reshape(tl.broadcast_to(first, shape), (M, COLUMNS))
                 order = tl.reshape(top, (M, COLUMNS))
     return disordered(order), places
+
+
+@triton.jit
+def add_exponentials(best, sums, s, temperature):
+    """(M, COLUMNS): soft maxima with the rows (M, N) that pass through their columns next. Sums have what is NaN."""
+    shape: tl.constexpr = (s.shape[0], s.shape[1] // best.shape[1], best.shape[1])
+    cells = tl.reshape(s, shape)
+    greatest = tl.maximum(best, tl.max(cells, 1))
+    sums = sums * exponential(best, greatest, temperature)
+    return greatest, sums + tl.sum(exponential(cells, greatest[:, None, :], temperature), 1)
+
+
+@triton.jit
+def exponential(x, greatest, temperature):
+    """exp((x − greatest) / τ): 0 for x = −∞, whatever the greatest is, and NaN for NaN."""
+    return tl.exp2((x - tl.where(greatest > float("-inf"), greatest, 0.0)) * (LOG2_E / temperature))
+
+
+@triton.jit
+def soft_of_columns(best, sums, bits, temperature):
+    """The soft maximum of all columns of an item, in each of them."""
+    M: tl.constexpr = best.shape[0]
+    COLUMNS: tl.constexpr = best.shape[1]
+    for bit in tl.static_range(7):
+        if 1 << bit < COLUMNS:  # noqa: SIM102 (known when it is compiled)
+            if bits == bit:
+                shape: tl.constexpr = (M, COLUMNS >> bit, 1 << bit)
+                cells = tl.reshape(best, shape)
+                top = tl.broadcast_to(tl.max(cells, 1, keep_dims=True), shape)
+                shares = tl.reshape(sums, shape) * exponential(cells, top, temperature)
+                sums = tl.reshape(tl.broadcast_to(tl.sum(shares, 1, keep_dims=True), shape), (M, COLUMNS))
+                best = tl.reshape(top, (M, COLUMNS))
+    return best, sums

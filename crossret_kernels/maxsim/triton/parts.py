@@ -78,7 +78,8 @@ class GradientPart:
 
     def blocks(self, of_contexts: bool) -> Blocks:
         side = self.call.contexts if of_contexts else self.call.queries
-        rows = min(SumMax.BLOCK_OF_CONTEXTS if of_contexts else SumMax.BLOCK_OF_QUERIES, slots_for(side.width))
+        wide = of_contexts or self.call.soft
+        rows = min(SumMax.BLOCK_OF_CONTEXTS if wide else SumMax.BLOCK_OF_QUERIES, slots_for(side.width))
         of_item, own = -(-side.slots // rows), of_contexts and self.pairs is None
         first, count = (self.first, self.count) if own else (0, side.n_items)
         return Blocks(rows, of_item, first, count * of_item)

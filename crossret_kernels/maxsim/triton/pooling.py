@@ -18,11 +18,9 @@ from crossret_kernels.gpu.triton_tiles import decoded, inverse
 from crossret_kernels.gpu.tuning import SumMax
 from crossret_kernels.maxsim.triton.call import KernelSide, MaxSimCall, MaxSimPlan, SideSizes
 from crossret_kernels.maxsim.triton.forward import Found, Strides, start_of
-from crossret_kernels.maxsim.triton.maxima import BEYOND, disordered, ordered
+from crossret_kernels.maxsim.triton.maxima import BEYOND, LN_2, LOG2_E, disordered, ordered
 from crossret_kernels.maxsim.triton.rows import item_rows
 
-LOG2_E = tl.constexpr(1.4426950408889634)
-LN_2 = tl.constexpr(0.6931471805599453)
 LEAST_LOGIT = tl.constexpr(-100.0)  # of "softmax": exp of lower ones is 0, and times these 0 × ∞
 NONE = tl.constexpr(-(2**31))  # below what `ordered` makes of any number
 HIGHEST = tl.constexpr(2**31 - 1)  # what it makes of NaN
@@ -52,12 +50,13 @@ class PoolingSizes(NamedTuple):
 
 
 class PoolingKind(NamedTuple):
-    """Specialisation of the kernels: ROWS of maxima and COLUMNS of them at a time."""
+    """Specialisation of the kernels: ROWS of maxima and COLUMNS of them at a time; SOFT ones are clipped already."""
 
     LISTED: bool
     CONTEXT_COLUMN: int
     POOLING: str
     CLIPS: bool
+    SOFT: bool
     ROWS: int
     COLUMNS: int
     UNIT: int
@@ -72,8 +71,8 @@ def pool(
     """
     options = call.options
     kind = PoolingKind(
-        pairs is not None, call.context_column, options.pooling, options.clip_slope != 1, SumMax.POOLED_ROWS,
-        SumMax.POOLED_COLUMNS, call.unit,
+        pairs is not None, call.context_column, options.pooling, options.clip_slope != 1 and not call.soft,
+        call.soft, SumMax.POOLED_ROWS, SumMax.POOLED_COLUMNS, call.unit,
     )  # fmt: skip
     top = options.top if options.pooling == "topk" else 1
     sizes = encoded_sizes(PoolingSizes(call.sizes[1], strides, first, count, call.n_queries, min(top, 2**29)))
@@ -212,4 +211,6 @@ def pool_weights(queries, tables, pairs, found, numbers, sizes, KIND: tl.constex
             order = ordered(x)
             within = (order == last[:, None]) & (place[None, :] <= last_place[:, None])
             weights = tl.where((order > last[:, None]) | within, weights, 0.0)
+        if KIND.SOFT:
+            weights *= tl.load(found.weights + begins[:, None] + place[None, :], mask=there, other=0.0)
         tl.store(found.weights + begins[:, None] + place[None, :], weights, mask=there)

@@ -43,8 +43,8 @@ def windows(
         return torch.empty(shape, dtype=dtype, device=call.device) if wanted else unused
 
     found = Found(
-        unused if scores is None else scores, room(index, torch.int32), room(plan.kind.VALUES, torch.float32),
-        room(index and call.apart, torch.float32),
+        unused if scores is None else scores, room(index, torch.float32 if call.soft else torch.int32),
+        room(plan.kind.VALUES, torch.float32), room(index and call.apart, torch.float32),
     )  # fmt: skip
     strides = Strides(*score_strides, plan.pitch, plan.found_slots)
     for first in range(0, total, plan.window):

@@ -158,6 +158,8 @@ scan = partial(Case, "cross_attention")
 patches = partial(scan, regions=(150, 197), words=(20, 77))  # too many for a tile on the chip
 maxsim = partial(Case, "maxsim", regions=(128, 300), words=(32, 32), dim=128)
 attended = partial(scan, pairs=True, gradients=True, function=scan_attend)
+SOFT = {"context_pooling": "lse", "clip_slope": 0.1}
+soft = partial(maxsim, gradients=True, options=SOFT)
 long_features = partial(Case, "maxsim", regions=(50, 50), dim=1024, gradients=True)
 
 # These compile to the same but for a step or two, whatever they are compiled for.
@@ -219,6 +221,10 @@ COVERING = [
     maxsim("float16", (80,), gradients=True, pairs=True, options={"pooling": "topk", "top": 9, "normalize": True}),
     maxsim("float32", regions=(20, 36), packed=True, gradients=True, options={"pooling": "lse"}),
     maxsim("bfloat16", (100,), words=(150, 197), gradients=True, options={"pooling": "softmax", "direction": "i2t"}),
+    soft("bfloat16", mostly(90, of=ARCHITECTURES)),
+    soft("float16", (80,), pairs=True, options={"pooling": "avg", "normalize": True, **SOFT}),
+    soft("tf32", words=(150, 197), dim=1024, options={"direction": "i2t", "pooling": "lse", **SOFT}),
+    soft("float32", mostly(80), regions=(20, 36), packed=True, options={"normalize": True, **SOFT}),
     long_features("bfloat16", mostly(80), options={"direction": "i2t", "pooling": "max", "normalize": True}),
     long_features("bfloat16", mostly(80, of=(80, 100)), words=(150, 197), options={"normalize": True}),
     Loss("ranking_loss", "float32", mostly(80), options={"negatives": "softmax"}),
@@ -250,6 +256,7 @@ LARGEST: list[tuple[Case, str, dict[str, Any]]] = [
     (maxsim("tf32", packed=True, function=maxsim_argmax), "best_of_tiles", {"INDEX": True}),
     (maxsim("bfloat16", regions=(50, 50), dim=1024, options={"direction": "i2t"}), "best_of_tiles", {}),
     (maxsim("bfloat16", words=(150, 197), dim=1024, options={"normalize": True}), "best_of_items", {}),
+    (soft("tf32", words=(150, 197), dim=1024), "soft_gradients", {}),
     (Gated("gated_attention", "bfloat16", dim=512), "gated_weights", {"STORE": True}),
     (Gated("gated_attention", "tf32", dim=512), "gated_contexts", {"IMAGES": False, "STORE": True}),
 ]

@@ -55,6 +55,8 @@ def step(function: Any, sides: list[Tensor], lengths: list[Tensor], packed: bool
         (maxsim_scores, 128, (36, 20), True, False, {}),
         (maxsim_scores, 128, (36, 20), False, True, {"pooling": "topk", "top": 5}),
         (maxsim_scores, 128, (36, 20), True, False, {"pooling": "lse", "clip_slope": 0.1}),
+        (maxsim_scores, 128, (36, 20), True, False, {"context_pooling": "lse"}),
+        (maxsim_scores, 1024, (140, 20), False, True, {"context_pooling": "lse", "normalize": True}),
     ],
 )
 def test_ragged_batches_compile_nothing(

@@ -196,16 +196,18 @@ class Scores:
         assert torch.equal(argmax, places)
         assert torch.isfinite(scores).any()
 
+    @pytest.mark.parametrize("context_pooling", ["max", "lse"])
     @directions
     @ignore_no_numbers
-    def test_gradients_of_finite_items_stay_finite(self, backend: str, direction: str) -> None:
+    def test_gradients_of_finite_items_stay_finite(self, backend: str, direction: str, context_pooling: str) -> None:
         """Where no score of theirs meets what is not finite."""
         contexts, queries = randn(3, 20, 8, seed=3), randn(3, 18, 8, seed=4)
         contexts[1, 3, 3] = queries[2, 17, 1] = torch.nan
         sides = [side.requires_grad_() for side in ((contexts, queries) if direction == "t2i" else (queries, contexts))]
         pairs = torch.tensor([[0, 0], [1, 2], [0, 1], [2, 0]])
         pairs = pairs if direction == "t2i" else pairs.flip(1)
-        scores = maxsim_scores(*sides, direction=direction, pairs=pairs, backend=backend)
+        options: dict[str, Any] = {"direction": direction, "context_pooling": context_pooling}
+        scores = maxsim_scores(*sides, pairs=pairs, backend=backend, **options)
         assert scores.isnan().tolist() == [False, True, False, False]
         scores.sum().backward()
         of_contexts, of_queries = (side.grad for side in (contexts, queries))
@@ -214,7 +216,7 @@ class Scores:
 
     @ignore_no_numbers
     @examples(8)
-    @given(batch=features(("none",), FEW_ITEMS), options=maxsim_options())
+    @given(batch=features(("none",), FEW_ITEMS), options=maxsim_options(soft=True))
     def test_padding_is_never_read(self, backend: str, batch: Features, options: dict[str, Any]) -> None:
         options |= {"backend": backend}
         clean = evaluate(maxsim_scores, batch, torch.float32, **options)
@@ -266,24 +268,26 @@ class Calls:
         assert not regions.grad.any()
 
     @pytest.mark.parametrize(
-        ("direction", "pooling", "listed", "normalize", "layout"),
+        ("direction", "pooling", "context_pooling", "listed", "normalize", "layout"),
         every_two(
             ["t2i", "i2t"],
             ["avg", "max"],
+            ["max", "lse"],
             [False, True],
             [False, True],
             ["masked", "one masked", "packed", "list", "lengths"],
         ),
     )
     def test_masks_and_items_without_rows(
-        self, backend: str, direction: str, pooling: str, listed: bool, normalize: bool, layout: str
-    ) -> None:
+        self, backend: str, direction: str, pooling: str, context_pooling: str, listed: bool, normalize: bool,
+        layout: str,
+    ) -> None:  # fmt: skip
         results = []
         for name in (backend, "reference"):
             sides = masked_sides()
             leaves = [side.values.clone().requires_grad_() for side in sides]
             options: dict[str, Any] = {"direction": direction, "pooling": pooling, "normalize": normalize}
-            options |= {"empty_score": -0.25, "backend": name}
+            options |= {"empty_score": -0.25, "context_pooling": context_pooling, "backend": name}
             if listed:
                 options["pairs"] = torch.tensor([[2, 3], [0, 0], [1, 0], [1, 2], [4, 1], [2, 3], [3, 2]])
             arguments: list[Any] = list(leaves)
@@ -301,9 +305,10 @@ class Calls:
                     arguments[own] = (values, offsets)
                     if layout == "list":
                         arguments[own] = list(values.split(offsets.diff().tolist()))
-            scores, argmax = maxsim_argmax(*arguments, **options)
+            found = (maxsim_argmax if context_pooling == "max" else maxsim_scores)(*arguments, **options)
+            scores, *places = found if isinstance(found, tuple) else (found,)
             weights = randn(*scores.shape, seed=5)
-            results.append((scores, argmax, *torch.autograd.grad((scores * weights).sum(), leaves)))
+            results.append((scores, *places, *torch.autograd.grad((scores * weights).sum(), leaves)))
         assert (results[0][0] == -0.25).any()
         for ours, theirs in zip(*results, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
