@@ -88,7 +88,7 @@ def centres_of(features: Tensor, assignment: Tensor, clusters: int) -> tuple[Ten
     regions = regions.masked_fill(assignment[:, :, None] < 0, 0)  # what lies behind may be NaN
     members = _members(assignment, clusters, regions.dtype)
     sizes = members.sum(1)
-    centres = torch.bmm(members.mT, regions) / sizes.clamp(min=1)[:, :, None]
+    centres = torch.bmm((members / sizes.clamp(min=1)[:, None]).mT, regions)  # a sum might be beyond the dtype's range
     return centres.masked_fill_(sizes[:, :, None] == 0, 0).to(features.dtype), assignment.amax(1) + 1
 
 

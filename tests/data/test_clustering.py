@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -58,6 +58,7 @@ def by_hand(
     block=st.sampled_from([1, 2**20]),  # bytes
     seed=st.integers(0, 10**6),
 )
+@example(lengths=[1, 10], clusters=1, iterations=1, scale=1e37, offset=3.0, block=1, seed=0)
 @examples(60)
 def test_centres_are_those_of_the_rule(
     lengths: list[int], clusters: int, iterations: int, scale: float, offset: float, block: int, seed: int
