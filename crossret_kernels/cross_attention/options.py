@@ -22,8 +22,8 @@ from crossret_kernels.padded.arithmetic import POOLINGS
 
 NORM_MODES = ("softmax", "l2norm", "clipped_l2norm", "l1norm", "clipped_l1norm", "clipped", "no_norm", "minmax")
 RELEVANCES = ("cosine", "projection")
-# Values of options that kernels of "cpu" alone compute by. None compute by "minmax".
-_OF_CPU_ALONE = {"relevance": "projection", "focal": True}
+# Values of options that kernels of "cuda" do not compute by. None compute by "minmax".
+_NOT_OF_CUDA = {"relevance": "projection", "focal": True}
 
 
 class ScanFields(TypedDict, total=False):
@@ -71,7 +71,7 @@ class ScanOptions(Directed):
             what rounding lifts.
         threshold: of "minmax" alone, 0 to 1; None: 1 / C.
 
-    Backend "cpu" serves all but "minmax"; "triton" and "cuda" neither that nor "projection" nor focal weights. "torch"
+    Backends "cpu" and "triton" serve all but "minmax"; "cuda" neither that nor "projection" nor focal weights. "torch"
     and "reference" serve all.
 
     Raises:
@@ -128,7 +128,7 @@ class ScanOptions(Directed):
         return tuple(checked(ScanOptions, self, of_way) for of_way in fields)
 
     def unsupported(self, backend: str) -> str | None:
-        refused = {"raw_feature_norm": "minmax", **({} if backend == "cpu" else _OF_CPU_ALONE)}
+        refused = {"raw_feature_norm": "minmax", **(_NOT_OF_CUDA if backend == "cuda" else {})}
         found = (f"{name}={value!r}" for name, value in refused.items() if getattr(self, name) == value)
         return next(found, None)
 

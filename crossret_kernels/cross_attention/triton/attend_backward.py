@@ -16,6 +16,7 @@ from crossret_kernels.cross_attention.triton.pair import (
     attention,
     context_rows,
     cosines,
+    counted_scales,
     load_columns,
     normed,
     pair_items,
@@ -100,11 +101,11 @@ def pair_gradients(
             grad = load_columns(result_grads.attended, cells, q_here, d, D, KIND)
             dp = tl.dot(x.to(tl.float32), tl.trans(grad), dp, input_precision=KIND.SECOND)
     _, c_scale = scales(c_squares, KIND)
-    lengths, q_scale = scales(q_squares, KIND)
+    lengths, q_scale = counted_scales(q_squares, KIND)
     s = s * c_scale[:, None] * q_scale[None, :]
     # Weights and attended vectors, as in the forward pass.
     x, factor, n = normed(s, both, slope, KIND)
-    p = attention(n, both, lambda_softmax)
+    p = attention(n, both, lambda_softmax, KIND)
     weighted = tl.trans(p * c_scale[:, None])
     squares = tl.full((KIND.Q,), 0, tl.float32)
     gram = tl.full((KIND.C, KIND.Q), 0, tl.float32)
@@ -121,7 +122,7 @@ def pair_gradients(
     product = tl.where(q_here & (lengths * squares != 0), dr / least, 0.0)
     pull = tl.where(whole, dr * r * -1.0, 0.0)
     of_attended = pull * inverse(squares)
-    of_query = pull * inverse(lengths * lengths)
+    of_query = pull * 0.0 if KIND.PROJECTS else pull * inverse(lengths * lengths)
     places = (pair * query_slots + q_place)[None, :] * context_slots + c_place[:, None]
     # Gradients by way of attended vectors; all others go through similarities.
     dp = (dp + gram * of_attended[None, :]) * c_scale[:, None]

@@ -8,6 +8,7 @@ is a `chunks.RunInputs`, KIND a `call.AttentionKind`.
 import triton
 import triton.language as tl
 
+from crossret_kernels.cross_attention.attention import FOCAL_SLACK
 from crossret_kernels.gpu.triton_tiles import bounded, decoded, inverse, share_left
 
 # Constants stand right of what they multiply: the interpreters of Triton 3.7 and 3.8 take them nowhere else.
@@ -15,7 +16,8 @@ EPS = tl.constexpr(1e-8)  # the published code's: added to norms after the root,
 MOST_LOGIT = tl.constexpr(3.4e38)  # bound of logits: differences to the greatest are never ∞ − ∞
 LOG2_E = tl.constexpr(1.4426950408889634)  # exp(x) = exp2(x log₂e), in one instruction of five
 # Planes of the values kept of each item of contexts and row of queries (`relevances.store_relevances`).
-OF_PRODUCTS, OF_SQUARES, SHIFT, OF_RELEVANCES = (tl.constexpr(plane) for plane in range(1, 5))
+OF_PRODUCTS, OF_SQUARES, SHIFT, OF_RELEVANCES, LEAST = (tl.constexpr(plane) for plane in range(1, 6))
+OF_MEAN = tl.constexpr(1 - FOCAL_SLACK)  # part of its mean from which on a focal weight stays
 
 
 @triton.jit
@@ -58,6 +60,15 @@ def row_lengths(side, rows, inside, KIND: tl.constexpr):
 
 
 @triton.jit
+def counted_lengths(side, rows, inside, KIND: tl.constexpr):
+    """`row_lengths` of queries as relevances count them: a projection takes each for 1."""
+    lengths, scales = row_lengths(side, rows, inside, KIND)
+    if KIND.PROJECTS:
+        lengths = tl.where(inside, 1.0, 0.0)
+    return lengths, scales
+
+
+@triton.jit
 def query_tile(number, run, KIND: tl.constexpr):
     """A tile of queries: whole items; a piece of one item where LONG; one pair's queries where LISTED.
 
@@ -88,7 +99,7 @@ def query_tile(number, run, KIND: tl.constexpr):
     ends = begins + tl.load(items + 1, mask=g < n_items, other=0)
     inside = (rows[:, None] >= begins[None, :]) & (rows[:, None] < ends[None, :])
     here = tl.max(inside.to(tl.int32), 1) > 0
-    lengths, scales = row_lengths(run.queries, rows, here, KIND)
+    lengths, scales = counted_lengths(run.queries, rows, here, KIND)
     return first_item, n_items, row, n_rows, here, inside.to(tl.float32), lengths, scales
 
 
@@ -207,16 +218,21 @@ def normalised(x, run, tile, context, start, KIND: tl.constexpr):
 
 
 @triton.jit
-def context_weights(s, run, tile, context, start, shift, KIND: tl.constexpr):
+def context_weights(s, run, tile, context, start, limits, KIND: tl.constexpr):
     """(Weights p = exp(λn) (N, C), up to a factor of each query, 0 without a context; n; its norms).
 
-    SHIFTED subtracts `shift`, the greatest logit; logits above it belong to empty slots. Without it |λn| is at most 20:
-    exp(±20) squared keeps its digits.
+    `limits` are a query's greatest logit and the weight that those which stay exceed. SHIFTED subtracts the first;
+    logits above it belong to empty slots. Without it |λn| is at most 20: exp(±20) squared keeps its digits. FOCAL takes
+    the second.
     """
+    shift, least = limits
     n, norms = normalised(clip(s, run, KIND), run, tile, context, start, KIND)
     logits = logits_of(n, shift[:, None], run, KIND)
     there = start + tl.arange(0, KIND.C) < context[1]
-    return tl.exp2(tl.where(there[None, :], logits, float("-inf"))), n, norms
+    p = tl.exp2(tl.where(there[None, :], logits, float("-inf")))
+    if KIND.FOCAL:
+        p = tl.where(p > least[:, None], p, 0.0)
+    return p, n, norms
 
 
 @triton.jit
@@ -237,7 +253,7 @@ def gram_cells(grams, item, run, row, column, KIND: tl.constexpr):
 
 
 @triton.jit
-def weighted_grams(run, tile, item, context, start, p, shift, KIND: tl.constexpr):
+def weighted_grams(run, tile, item, context, start, p, limits, KIND: tl.constexpr):
     """G p of C contexts from `start` on, of weights p; the weights of WIDE items' other blocks are computed again."""
     block = tl.load(gram_cells(run.grams, item, run, start, start, KIND))
     weighted = tl.dot(p, block, input_precision=KIND.FINE)
@@ -245,7 +261,7 @@ def weighted_grams(run, tile, item, context, start, p, shift, KIND: tl.constexpr
         for other in range(0, context[1], KIND.C):
             if other != start:
                 s = similarities(run, tile, context, other, KIND)
-                others, _n, _norms = context_weights(s, run, tile, context, other, shift, KIND)
+                others, _n, _norms = context_weights(s, run, tile, context, other, limits, KIND)
                 block = tl.load(gram_cells(run.grams, item, run, other, start, KIND))
                 weighted = tl.dot(others, block, weighted, input_precision=KIND.FINE)
     return weighted

@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.cross_attention.triton.attention import (
+    LEAST,
     OF_PRODUCTS,
     OF_RELEVANCES,
     OF_SQUARES,
@@ -154,6 +155,16 @@ def kept_rows(run, item, row, here, plane, KIND: tl.constexpr):
     return tl.load(places, mask=here, other=0.0)
 
 
+@triton.jit
+def kept_limits(run, item, row, here, KIND: tl.constexpr):
+    """`limits` of N rows of queries, as `forward.attend` kept them."""
+    shift = kept_rows(run, item, row, here, SHIFT, KIND)
+    least = shift
+    if KIND.FOCAL:
+        least = kept_rows(run, item, row, here, LEAST, KIND)
+    return shift, least
+
+
 @triton.jit(do_not_specialize=["run", "n_tiles", "later"])
 def gram_gradients(run, of_grams, n_tiles, later, KIND: tl.constexpr):
     """A block of ∂L/∂G + its transpose of an item of contexts, through its attended vectors' lengths: Σ 2 ∂L/∂‖a‖² p
@@ -175,13 +186,13 @@ def gram_gradients(run, of_grams, n_tiles, later, KIND: tl.constexpr):
         of_squares = bounded(-g * kept_rows(run, item, row, here, OF_SQUARES, KIND), MOST_FACTOR)
         s = similarities(run, tile, context, left, KIND)  # ahead of the condition: loads behind one are not prefetched
         if tl.max((of_squares != 0).to(tl.int32)) > 0:
-            shift = kept_rows(run, item, row, here, SHIFT, KIND)
-            p, _n, _norms = context_weights(s, run, tile, context, left, shift, KIND)
+            limits = kept_limits(run, item, row, here, KIND)
+            p, _n, _norms = context_weights(s, run, tile, context, left, limits, KIND)
             p = p * context_scales(run, context, left, KIND)[None, :]
             others = p
             if KIND.WIDE:
                 s = similarities(run, tile, context, right, KIND)
-                others, _n, _norms = context_weights(s, run, tile, context, right, shift, KIND)
+                others, _n, _norms = context_weights(s, run, tile, context, right, limits, KIND)
                 others = others * context_scales(run, context, right, KIND)[None, :]
             sums = tl.dot(tl.trans(p * of_squares[:, None]), others, sums, input_precision=KIND.FINE)
     cells = gram_cells(of_grams, item, run, left, right, KIND)
@@ -224,14 +235,14 @@ def similarity_gradients(run, out, norm_sums, norm_sums_pitch, KIND: tl.constexp
         of_products = bounded(with_nan, MOST_FACTOR)
         with_nan = tl.where(with_nan == with_nan, of_products, with_nan)
         of_squares = bounded(-zero_nan(g) * kept_rows(run, item, row, here, OF_SQUARES, KIND), MOST_FACTOR)
-        shift = kept_rows(run, item, row, here, SHIFT, KIND)
+        limits = kept_limits(run, item, row, here, KIND)
         mean = tl.full((N,), 0, tl.float32)
         if KIND.WIDE and filled:
             totals = tl.full((N,), 0, tl.float32)
             for start in range(0, context[1], C):
                 s = similarities(run, tile, context, start, KIND)
-                p, _n, _norms = context_weights(s, run, tile, context, start, shift, KIND)
-                weighted = weighted_grams(run, tile, item, context, start, p, shift, KIND)
+                p, _n, _norms = context_weights(s, run, tile, context, start, limits, KIND)
+                weighted = weighted_grams(run, tile, item, context, start, p, limits, KIND)
                 mean += tl.sum(p * (of_products[:, None] * s + of_squares[:, None] * weighted), 1)
                 totals += tl.sum(p, 1)
             mean /= tl.maximum(totals, TINY)
@@ -243,8 +254,8 @@ def similarity_gradients(run, out, norm_sums, norm_sums_pitch, KIND: tl.constexp
             gradients = tl.full((N, C), 0, tl.float32)
             s = similarities(run, tile, context, start, KIND)  # ahead of the condition
             if filled:
-                p, n, norms = context_weights(s, run, tile, context, start, shift, KIND)
-                weighted = weighted_grams(run, tile, item, context, start, p, shift, KIND)
+                p, n, norms = context_weights(s, run, tile, context, start, limits, KIND)
+                weighted = weighted_grams(run, tile, item, context, start, p, limits, KIND)
                 of_weights = of_products[:, None] * s + of_squares[:, None] * weighted
                 if not KIND.WIDE:
                     mean = tl.sum(p * of_weights, 1) / tl.maximum(tl.sum(p, 1), TINY)

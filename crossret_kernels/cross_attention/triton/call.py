@@ -43,6 +43,7 @@ class AttentionKind(NamedTuple):
 
     Attributes:
         CLIPS, NORM, NORMALIZE, POOLING: options; NORM is raw_feature_norm without the clip.
+        PROJECTS, FOCAL: relevance "projection"; option.
         SHIFTED: subtraction of the greatest logit.
         LISTED: listed pairs.
         LONG, WIDE: items of queries in several tiles, items of contexts in several blocks.
@@ -56,6 +57,8 @@ class AttentionKind(NamedTuple):
 
     CLIPS: bool
     NORM: str
+    PROJECTS: bool
+    FOCAL: bool
     SHIFTED: bool
     NORMALIZE: bool
     POOLING: str
@@ -90,6 +93,8 @@ class AttentionSpec:
         columns: of the items in pairs, of either side.
         key_of_rows, key: what the compiled kernels that pack, and all others, depend on besides constants.
         kind: constants of the kernels of pairs.
+        planes: values kept of each row of queries and item of contexts: relevance, four for gradients, one of focal
+            weights.
     """
 
     def __init__(
@@ -128,9 +133,11 @@ class AttentionSpec:
         free = own.norm != "none" and abs(own.inverse_temperature) <= LARGEST_FREE_LOGIT
         step = Attention.step(self.dtype.itemsize, tf32=main == "tf32")
         self.kind = AttentionKind(
-            own.clips, own.norm, not free, own.normalize, own.pooling, listed, long, wide, False, False,
-            min(Attention.MOST_ITEMS, max(LEAST, full)), self.dim, columns, tile, block, step, main, fine,
+            own.clips, own.norm, own.relevance == "projection", own.focal, not free, own.normalize, own.pooling, listed,
+            long, wide, False, False, min(Attention.MOST_ITEMS, max(LEAST, full)), self.dim, columns, tile, block, step,
+            main, fine,
         )  # fmt: skip
+        self.planes = 6 if own.focal else 5
 
 
 spec_of = lru_cache(256)(AttentionSpec)

@@ -9,7 +9,9 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.cross_attention.triton.attention import (
+    LEAST,
     MOST_LOGIT,
+    OF_MEAN,
     SHIFT,
     clip,
     context_weights,
@@ -159,6 +161,23 @@ def greatest_logits(run, tile, context, KIND: tl.constexpr):
     return greatest
 
 
+@triton.jit
+def limits_of(run, tile, context, KIND: tl.constexpr):
+    """`limits` of a tile's queries among an item's contexts, of which the options at hand have one, both or none."""
+    none = tl.full((KIND.N,), 0, tl.float32)
+    limits = none, none
+    if KIND.SHIFTED:
+        limits = greatest_logits(run, tile, context, KIND), none
+    if KIND.FOCAL:
+        totals = none
+        for start in range(0, context[1] if KIND.WIDE else 1, KIND.C):
+            s = similarities(run, tile, context, start, KIND)
+            p, _n, _norms = context_weights(s, run, tile, context, start, limits, KIND)
+            totals += tl.sum(p, 1)
+        limits = limits[0], totals * OF_MEAN / tl.maximum(context[1], 1).to(tl.float32)
+    return limits
+
+
 @triton.jit(do_not_specialize=["run"])
 def attend(run, KIND: tl.constexpr):
     """Relevances of a tile of queries to some items of contexts, stored by `store_relevances`."""
@@ -174,11 +193,11 @@ def attend(run, KIND: tl.constexpr):
     for item in tl.range(begin, end, num_stages=1):
         context = item_of(run.contexts, item)
         places = run.kept + int64(item) * decoded(run.sizes.kept_pitch) + row + tl.arange(0, N)
-        # Shift of the logits.
-        shift = tl.full((N,), 0, tl.float32)
+        limits = limits_of(run, tile, context, KIND)
         if KIND.SHIFTED:
-            shift = greatest_logits(run, tile, context, KIND)
-            tl.store(places + SHIFT * decoded(run.sizes.kept_plane), shift, mask=here)
+            tl.store(places + SHIFT * decoded(run.sizes.kept_plane), limits[0], mask=here)
+        if KIND.FOCAL:
+            tl.store(places + LEAST * decoded(run.sizes.kept_plane), limits[1], mask=here)
         # Sums over blocks of contexts: q·a, Σp and ‖a‖².
         products = tl.full((N,), 0, tl.float32)
         totals = tl.full((N,), 0, tl.float32)
@@ -187,10 +206,10 @@ def attend(run, KIND: tl.constexpr):
         may_cancel = tl.load(run.contexts.items + 4 * item + 2) >= MAY_CANCEL
         for start in range(0, context[1] if KIND.WIDE else 1, KIND.C):
             s = similarities(run, tile, context, start, KIND)
-            p, _n, _norms = context_weights(s, run, tile, context, start, shift, KIND)
+            p, _n, _norms = context_weights(s, run, tile, context, start, limits, KIND)
             products += tl.sum(p * s, 1)
             totals += tl.sum(p, 1)
-            squares += tl.sum(p * weighted_grams(run, tile, item, context, start, p, shift, KIND), 1)
+            squares += tl.sum(p * weighted_grams(run, tile, item, context, start, p, limits, KIND), 1)
             if may_cancel:
                 c = start + tl.arange(0, KIND.C)
                 rows = rows_within(context[0], c, context[1])

@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.backends import UnsupportedByBackend
+from crossret_kernels.cross_attention.attention import FOCAL_SLACK
 from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.gpu.sides import Side, both_sides, shared_memory
 from crossret_kernels.gpu.triton_launch import encoded
@@ -20,6 +21,7 @@ from crossret_kernels.gpu.tuning import AttendedPairs, slots_for
 EPS = tl.constexpr(1e-8)  # the published code's: added to norms after the root, and least denominator of the cosine
 LARGE = tl.constexpr(1e15)  # magnitude from which on similarities are scaled down before squaring
 K = tl.constexpr(AttendedPairs.COLUMNS)
+OF_MEAN = tl.constexpr(1 - FOCAL_SLACK)  # part of its mean from which on a focal weight stays
 ALL, LENGTHS, OFFSETS, MASK = range(4)  # source of an item's number of rows
 
 
@@ -44,6 +46,7 @@ class PairKind(NamedTuple):
 
     Attributes:
         CLIPS, NORM, NORMALIZE, POOLING: options; NORM is raw_feature_norm without the clip.
+        PROJECTS, FOCAL: relevance "projection"; option.
         COLUMN: of contexts in pairs.
         C, Q: slots of a tile for contexts and queries.
         ATTENDED: attended vectors are wanted.
@@ -58,6 +61,8 @@ class PairKind(NamedTuple):
     NORM: str
     NORMALIZE: bool
     POOLING: str
+    PROJECTS: bool
+    FOCAL: bool
     COLUMN: int
     C: int
     Q: int
@@ -93,9 +98,9 @@ class PairCall:
         self.layouts, extents, units, far = zip(*map(_layout_of, self.sides), strict=True)
         wide = contexts.features.dtype == torch.float32 and not reduced
         self.kind = PairKind(
-            options.clips, options.norm, options.normalize, options.pooling, int(options.direction != "t2i"), c, q,
-            attended, self.dim % K.value == 0, False, extents[0], extents[1], units[0], units[1],
-            "ieee" if wide else "tf32", "tf32" if reduced and contexts.features.dtype == torch.float32 else "tf32x3",
+            options.clips, options.norm, options.normalize, options.pooling, options.relevance == "projection",
+            options.focal, int(options.direction != "t2i"), c, q, attended, self.dim % K.value == 0, False, extents[0],
+            extents[1], units[0], units[1], "ieee" if wide else "tf32", "tf32" if reduced and contexts.features.dtype == torch.float32 else "tf32x3",
         )  # fmt: skip
         self.numbers = options.clip_slope, options.inverse_temperature, options.lambda_lse, float(empty_score or 0.0)
         self.key: Hashable = contexts.features.device, contexts.features.dtype, far
@@ -174,6 +179,15 @@ def scales(squares, KIND: tl.constexpr):
 
 
 @triton.jit
+def counted_scales(squares, KIND: tl.constexpr):
+    """`scales` of queries, with lengths as relevances count them: a projection takes each for 1."""
+    lengths, factors = scales(squares, KIND)
+    if KIND.PROJECTS:
+        lengths = tl.full(lengths.shape, 1.0, tl.float32)
+    return lengths, factors
+
+
+@triton.jit
 def normed(s, both, slope, KIND: tl.constexpr):
     """(Clipped similarities (C, Q), the factor of each context, their normalised product): steps 2 and 3."""
     x = tl.where(both, s, 0.0)
@@ -199,11 +213,14 @@ def normed(s, both, slope, KIND: tl.constexpr):
 
 
 @triton.jit
-def attention(n, both, lambda_softmax):
-    """Weights (C, Q): exp(λn) / Σ exp(λn), 0 where there is no context or query (step 4)."""
+def attention(n, both, lambda_softmax, KIND: tl.constexpr):
+    """Weights (C, Q): exp(λn) / Σ exp(λn), 0 where there is no context or query (step 4), or FOCAL drops them."""
     most = tl.max(tl.where(both, n * lambda_softmax, -float("inf")), 0)
     most = tl.where(most == -float("inf"), 0.0, most)
     e = tl.where(both, tl.exp(n * lambda_softmax - most[None, :]), 0.0)
+    if KIND.FOCAL:
+        least = tl.sum(e, 0) * OF_MEAN * inverse(tl.sum(both.to(tl.float32), 0))
+        e = tl.where(e > least[None, :], e, e * 0.0)  # NaN stays
     return e * inverse(tl.sum(e, 0))[None, :]
 
 
