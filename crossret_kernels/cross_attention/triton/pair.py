@@ -100,7 +100,8 @@ class PairCall:
         self.kind = PairKind(
             options.clips, options.norm, options.normalize, options.pooling, options.relevance == "projection",
             options.focal, int(options.direction != "t2i"), c, q, attended, self.dim % K.value == 0, False, extents[0],
-            extents[1], units[0], units[1], "ieee" if wide else "tf32", "tf32" if reduced and contexts.features.dtype == torch.float32 else "tf32x3",
+            extents[1], units[0], units[1], "ieee" if wide else "tf32",
+            "tf32" if reduced and contexts.features.dtype == torch.float32 else "tf32x3",
         )  # fmt: skip
         self.numbers = options.clip_slope, options.inverse_temperature, options.lambda_lse, float(empty_score or 0.0)
         self.key: Hashable = contexts.features.device, contexts.features.dtype, far
