@@ -22,8 +22,8 @@ from crossret_kernels.padded.arithmetic import POOLINGS
 
 NORM_MODES = ("softmax", "l2norm", "clipped_l2norm", "l1norm", "clipped_l1norm", "clipped", "no_norm", "minmax")
 RELEVANCES = ("cosine", "projection")
-# Values of options that kernels of "cuda" do not compute by. None compute by "minmax".
-_NOT_OF_CUDA = {"relevance": "projection", "focal": True}
+# Values of options that kernels of "cuda" do not compute by.
+_NOT_OF_CUDA = {"raw_feature_norm": "minmax", "relevance": "projection", "focal": True}
 
 
 class ScanFields(TypedDict, total=False):
@@ -71,8 +71,7 @@ class ScanOptions(Directed):
             what rounding lifts.
         threshold: of "minmax" alone, 0 to 1; None: 1 / C.
 
-    Backends "cpu" and "triton" serve all but "minmax"; "cuda" neither that nor "projection" nor focal weights. "torch"
-    and "reference" serve all.
+    Backend "cuda" serves neither "minmax" nor "projection" nor focal weights, "triton" not the first; others serve all.
 
     Raises:
         ValueError: a field is out of range. TypeError: one is no number or no flag. Both name it.
@@ -80,7 +79,7 @@ class ScanOptions(Directed):
 
     schema: ClassVar[str] = (
         "int direction, bool normalize, int raw_feature_norm, float clip_slope, float lambda_softmax, int pooling, "
-        "float lambda_lse, int relevance, bool focal"
+        "float lambda_lse, int relevance, bool focal, float? threshold"
     )
     modes: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "direction": DIRECTIONS, "raw_feature_norm": NORM_MODES, "pooling": POOLINGS, "relevance": RELEVANCES,
@@ -128,7 +127,7 @@ class ScanOptions(Directed):
         return tuple(checked(ScanOptions, self, of_way) for of_way in fields)
 
     def unsupported(self, backend: str) -> str | None:
-        refused = {"raw_feature_norm": "minmax", **(_NOT_OF_CUDA if backend == "cuda" else {})}
+        refused = _NOT_OF_CUDA if backend == "cuda" else {"raw_feature_norm": "minmax"} if backend == "triton" else {}
         found = (f"{name}={value!r}" for name, value in refused.items() if getattr(self, name) == value)
         return next(found, None)
 

@@ -107,8 +107,9 @@ static void attend(const CrossAttentionOptions& options, const RaggedView& query
                    const Factor& factor, const QueryBlock& block, const AttentionTile& tile, Queries& queries,
                    float* attended) {
   const int64_t rows = factor.n;
-  if (options.norm != Norm::none) block_logits(options, query_side, pairs, block, tile, rows);
+  if (options.along_queries()) block_logits(options, query_side, pairs, block, tile, rows);
   int64_t j = 0;
+  for (; options.norm == Norm::minmax && j < block.columns; j += V::width) spread(options, rows, tile, j, queries);
   for (; j + V::width < block.columns; j += 2 * V::width) weigh<2>(options, rows, tile, j, queries);
   if (j < block.columns) weigh<1>(options, rows, tile, j, queries);
   for (j = 0; j < block.columns; j += V::width) V::store(queries.square + j, V::zero());

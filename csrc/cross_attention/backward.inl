@@ -107,7 +107,7 @@ static void backward_block(const CrossAttentionCall& call, const CrossAttentionG
   } else {
     multiply(rows, block.columns, AllOf{factor.rows}, factor.transposed(), attended, gram_weights);
   }
-  // ∂L/∂r, then ∂L/∂n.
+  // ∂L/∂r, ∂L/∂p, then ∂L/∂n.
   int64_t c0 = 0;
   for (int64_t q = block.first; q < last; ++q) {
     const int64_t n = call.queries.length(pairs.queries[q]);
@@ -118,8 +118,13 @@ static void backward_block(const CrossAttentionCall& call, const CrossAttentionG
   const bool more = call.given.there();
   if (more) given_gradients(call, out, pairs, group, item, row, block, buffers);
   for (int64_t j = 0; j < block.columns; j += V::width) {
-    logit_gradients(options.lambda_softmax, rows, tile, queries, query_norms(options, block), j, grads, buffers.given,
-                    buffers.weight_grads, buffers.scaled_weights);
+    const F mean = weight_gradients(rows, tile, queries, query_norms(options, block), j, grads, buffers.given,
+                                    buffers.weight_grads, buffers.scaled_weights);
+    if (options.norm == Norm::minmax) {
+      spread_gradients(options, rows, tile, j, mean, buffers.weight_grads);
+    } else {
+      logit_gradients(options.lambda_softmax, rows, tile, j, mean, buffers.weight_grads);
+    }
   }
   // ∂L/∂G + its transpose: Σ over queries of 2 ∂L/∂(pᵀGp) p pᵀ.
   transpose_to_panels(tile.weights, ld, rows, block.columns, buffers.weight_panels);
@@ -130,7 +135,7 @@ static void backward_block(const CrossAttentionCall& call, const CrossAttentionG
   c0 = 0;
   for (int64_t q = block.first; q < last; ++q) {
     const int64_t n = call.queries.length(pairs.queries[q]), slot = pairs.slot(item, q), ldo = gram_row(n);
-    if (options.norm != Norm::none) norm_gradients(options, tile, buffers.weight_grads, rows, c0, n, buffers.row);
+    if (options.along_queries()) norm_gradients(options, tile, buffers.weight_grads, rows, c0, n, buffers.row);
     float* ds = out.similarity_grads + out.similarity_offsets[slot];
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t j = 0; j < n; j += V::width) {

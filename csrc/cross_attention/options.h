@@ -1,5 +1,7 @@
 // The options of stacked cross attention, as operations take them.
 #pragma once
+#include <optional>
+
 #include "call.h"
 #include "cross_attention/problem.h"
 
@@ -10,8 +12,8 @@ inline CrossAttentionOptions attention_options(int64_t raw_feature_norm, double 
   constexpr struct {
     Norm norm;
     bool clips;
-  } modes[] = {{Norm::softmax, false}, {Norm::l2, false},  {Norm::l2, true},   {Norm::l1, false},
-               {Norm::l1, true},       {Norm::none, true}, {Norm::none, false}};
+  } modes[] = {{Norm::softmax, false}, {Norm::l2, false},  {Norm::l2, true},    {Norm::l1, false},
+               {Norm::l1, true},       {Norm::none, true}, {Norm::none, false}, {Norm::minmax, false}};
   const auto mode = chosen("raw_feature_norm", modes, raw_feature_norm);
   return {mode.norm, mode.clips ? static_cast<float>(clip_slope) : 1.0f, static_cast<float>(lambda_softmax),
           pooling_of(pooling), static_cast<float>(lambda_lse)};
@@ -25,6 +27,9 @@ inline CrossAttentionOptions take_attention_options(Arguments& arguments) {
   constexpr bool projects[] = {false, true};
   options.projects = chosen("relevance", projects, arguments.take<int64_t>());
   options.focal = arguments.take<bool>();
+  if (const auto threshold = arguments.take<std::optional<double>>()) {
+    options.threshold = static_cast<float>(*threshold);
+  }
   return options;
 }
 

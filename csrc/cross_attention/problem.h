@@ -11,7 +11,7 @@ constexpr float kEps = 1e-8f;
 // Part of its mean by which a focal weight may be below it, as rounding puts equal ones.
 constexpr float kFocalSlack = 1.0f / 16384.0f;
 
-enum class Norm : int { none, softmax, l2, l1 };
+enum class Norm : int { none, softmax, l2, l1, minmax };
 
 struct CrossAttentionOptions {
   Norm norm;
@@ -21,6 +21,9 @@ struct CrossAttentionOptions {
   float lambda_lse;
   bool projects = false;  // a query's length counts as 1 in its relevance
   bool focal = false;     // weights that are not above a query's mean are zero
+  float threshold = -1;   // of minmax, below which weights are zero; negative: 1 / contexts
+
+  bool along_queries() const { return norm == Norm::softmax || norm == Norm::l2 || norm == Norm::l1; }
 };
 
 // Attention of listed pairs, by slot, or its gradients: a row for each place of a query, zeros at places without one.

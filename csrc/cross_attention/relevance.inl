@@ -1,6 +1,8 @@
 // SCAN's relevance of queries to the contexts of one item, and its gradients (SCAN Eqs. 1–4; kernels.md §1 and §2):
 //   s = c · q     x = clip(s)     n = x / (‖x‖ + ε) along an item's queries, or softmax(x)     p = exp(λ n)
 //   a = Σ p c     r = q · a / max(‖q‖ ‖a‖, ε Σ p)
+// Min-max attention (SPARC) has n = (s − min s) / (max s − min s) along an item's contexts, and p = n, or 0 below a
+// threshold.
 // The softmax's denominator Σ p cancels in the cosine. Contexts are rows and queries columns of all arrays.
 #pragma once
 #include "cross_attention/problem.h"
@@ -13,7 +15,7 @@ namespace CROSSRET_ISA {
 // Arrays of one item's contexts × a block's queries, row stride ld.
 struct AttentionTile {
   const float* similarities;
-  float* weights;  // n; then p
+  float* weights;  // n, but of min-max attention; then p
   int64_t ld;
   float* last_features;  // of all contexts, features behind the last whole vector
 };
@@ -235,6 +237,13 @@ static void norm_gradients(const CrossAttentionOptions& options, const Attention
   });
 }
 
+// Σ p s and Σ p of one vector of queries.
+static inline void keep_sums(Queries& queries, int64_t j, F product, F total) {
+  V::store(queries.product + j, product);
+  V::store(queries.total + j, total);
+  V::store(queries.inverse + j, V::div(V::set(1.0f), total));
+}
+
 // Focal attention (BFAN) of one vector of queries: zeros in place of weights that are not above a query's mean, and
 // sums of those that are. Weights that rounding alone keeps apart, as all are of a query that is its item's only one,
 // count as equal to the mean or above it: so some always stay.
@@ -249,9 +258,44 @@ static void focus(int64_t rows, const AttentionTile& tile, int64_t j, Queries& q
     product = V::fma(kept, V::load(tile.similarities + at), product);
     total = V::add(total, kept);
   }
-  V::store(queries.product + j, product);
-  V::store(queries.total + j, total);
-  V::store(queries.inverse + j, V::div(V::set(1.0f), total));
+  keep_sums(queries, j, product, total);
+}
+
+// The similarities of one vector of queries with an item's contexts: the least, and the greatest less the least.
+struct Extent {
+  F least, width;
+};
+
+static inline Extent extent_of(int64_t rows, const AttentionTile& tile, int64_t j) {
+  F least = V::load(tile.similarities + j), most = least;
+  for (int64_t at = j + tile.ld; at < rows * tile.ld; at += tile.ld) {
+    const F s = V::load(tile.similarities + at);
+    least = V::min(least, s);
+    most = V::max(most, s);
+  }
+  return {least, V::sub(most, least)};
+}
+
+// p, Σ p s and Σ p of one vector of queries of min-max attention. p is 1 where all similarities agree; NaN stays. The
+// greatest is exactly 1, as only a quotient is: so some always reach the threshold.
+static void spread(const CrossAttentionOptions& options, int64_t rows, const AttentionTile& tile, int64_t j,
+                   Queries& queries) {
+  const F zero = V::zero(), one = V::set(1.0f);
+  const Extent extent = extent_of(rows, tile, j);
+  const auto differ = V::nonzero(extent.width);
+  const F divisor = V::select(differ, extent.width, one), base = V::select(differ, zero, one);
+  const F threshold = V::set(options.threshold < 0 ? 1.0f / static_cast<float>(rows) : options.threshold);
+  F product = zero, total = zero;
+  for (int64_t at = j; at < rows * tile.ld; at += tile.ld) {
+    const F s = V::load(tile.similarities + at);
+    const F n = V::add(V::div(V::sub(s, extent.least), divisor), base);
+    const F p = V::select(V::less(n, threshold), zero, n);
+    V::store(tile.weights + at, p);
+    product = V::fma(p, s, product);
+    total = V::add(total, p);
+  }
+  keep_sums(queries, j, product, total);
+  if (options.focal) focus(rows, tile, j, queries);
 }
 
 // p, Σ p s and Σ p of `vectors` vectors of queries from column j on: several, as each sum is a chain of additions.
@@ -290,11 +334,7 @@ static void weigh(const CrossAttentionOptions& options, int64_t rows, const Atte
       total[v] = V::add(total[v], weight);
     }
   }
-  for (int v = 0; v < vectors; ++v) {
-    V::store(queries.product + j + v * V::width, product[v]);
-    V::store(queries.total + j + v * V::width, total[v]);
-    V::store(queries.inverse + j + v * V::width, V::div(V::set(1.0f), total[v]));
-  }
+  for (int v = 0; v < vectors; ++v) keep_sums(queries, j + v * V::width, product[v], total[v]);
   for (int v = 0; options.focal && v < vectors; ++v) focus(rows, tile, j + v * V::width, queries);
 }
 
@@ -327,13 +367,14 @@ static void relevance_gradient(const Queries& queries, const float* query_norms,
   V::store(grads.own + j, query_norms == nullptr ? zero : V::select(valid, V::div(kept, V::mul(norm, norm)), zero));
 }
 
-// ∂L/∂n of one vector of queries, in place of G p, G = C Cᵀ; and 2 ∂L/∂‖a‖² p in scaled_weights. `given` is null or
-// ∂L/∂(p / Σ p) besides.
-static void logit_gradients(float lambda_softmax, int64_t rows, const AttentionTile& tile, const Queries& queries,
-                            const float* query_norms, int64_t j, QueryGradients& grads, const float* given,
-                            float* weight_grads, float* scaled_weights) {
+// ∂L/∂p of one vector of queries but for what goes through Σ p, in place of G p, G = C Cᵀ; and 2 ∂L/∂‖a‖² p in
+// scaled_weights. `given` is null or ∂L/∂(p / Σ p) besides. Returns their mean by p: it is what goes through Σ p, as
+// results are the same of all multiples of p. Where nothing does it is rounding, which λ and long features would magnify.
+static F weight_gradients(int64_t rows, const AttentionTile& tile, const Queries& queries, const float* query_norms,
+                          int64_t j, QueryGradients& grads, const float* given, float* weight_grads,
+                          float* scaled_weights) {
   relevance_gradient(queries, query_norms, j, grads);
-  const F lambda = V::set(lambda_softmax), inverse = V::load(queries.inverse + j);
+  const F inverse = V::load(queries.inverse + j);
   const F product = V::load(grads.product + j), square = V::load(grads.twice_square + j);
   F dot = V::zero();
   for (int64_t at = j; at < rows * tile.ld; at += tile.ld) {
@@ -344,11 +385,40 @@ static void logit_gradients(float lambda_softmax, int64_t rows, const AttentionT
     V::store(weight_grads + at, dp);
     V::store(scaled_weights + at, V::mul(square, p));
   }
-  // The softmax takes out the mean. It is zero but for rounding, which λ and long features would magnify.
-  const F mean = V::div(dot, V::load(queries.total + j));
+  return V::div(dot, V::load(queries.total + j));
+}
+
+// ∂L/∂n of one vector of queries, in place of ∂L/∂p, whose mean it takes out.
+static void logit_gradients(float lambda_softmax, int64_t rows, const AttentionTile& tile, int64_t j, F mean,
+                            float* weight_grads) {
+  const F lambda = V::set(lambda_softmax);
   for (int64_t at = j; at < rows * tile.ld; at += tile.ld) {
     const F p = V::mul(lambda, V::load(tile.weights + at));
     V::store(weight_grads + at, V::mul(p, V::sub(V::load(weight_grads + at), mean)));
+  }
+}
+
+// ∂L/∂s through p of one vector of queries of min-max attention, in place of ∂L/∂p, whose mean it takes out. Nothing
+// goes through max s, as results are the same of all multiples of p; what goes through min s is shared by its ties.
+static void spread_gradients(const CrossAttentionOptions& options, int64_t rows, const AttentionTile& tile, int64_t j,
+                             F mean, float* weight_grads) {
+  const F zero = V::zero(), one = V::set(1.0f);
+  const Extent extent = extent_of(rows, tile, j);
+  const F divisor = V::select(V::nonzero(extent.width), extent.width, V::set(__builtin_inff()));
+  // Weights of zero have no gradient, unless zero reaches the threshold.
+  const F lift = options.threshold == 0 && !options.focal ? one : zero;
+  F sum = zero, ties = zero;
+  for (int64_t at = j; at < rows * tile.ld; at += tile.ld) {
+    const F gradient = V::div(V::sub(V::load(weight_grads + at), mean), divisor);
+    const F kept = V::select(V::nonzero(V::add(V::load(tile.weights + at), lift)), gradient, zero);
+    V::store(weight_grads + at, kept);
+    sum = V::add(sum, kept);
+    ties = V::add(ties, V::select(V::nonzero(V::sub(V::load(tile.similarities + at), extent.least)), zero, one));
+  }
+  const F share = V::div(sum, ties);
+  for (int64_t at = j; at < rows * tile.ld; at += tile.ld) {
+    const auto above = V::nonzero(V::sub(V::load(tile.similarities + at), extent.least));
+    V::store(weight_grads + at, V::sub(V::load(weight_grads + at), V::select(above, zero, share)));
   }
 }
 

@@ -115,8 +115,9 @@ static void match_gradients(const HeterogeneousCall& call, const MatchedRows& re
   pool_gradient(sums.relevance, queries.n, call.matching.pooling, call.matching.lambda_lse, grad,
                 scratch.grads.relevance);
   for (int64_t j = 0; j < queries.n; j += V::width) {
-    logit_gradients(call.matching.lambda_softmax, contexts.n, scratch.tile, sums, queries.nonzero, j, scratch.grads,
-                    nullptr, scratch.weight_grads, scratch.scaled_weights);
+    const F mean = weight_gradients(contexts.n, scratch.tile, sums, queries.nonzero, j, scratch.grads, nullptr,
+                                    scratch.weight_grads, scratch.scaled_weights);
+    logit_gradients(call.matching.lambda_softmax, contexts.n, scratch.tile, j, mean, scratch.weight_grads);
     const F product = V::load(scratch.grads.product + j);
     for (int64_t at = j; at < contexts.n * ld; at += ld) {
       V::store(scratch.weight_grads + at,

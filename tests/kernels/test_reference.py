@@ -22,7 +22,7 @@ def _pairs(batch: Features) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 @examples(150)
-@given(batch=features(), options=scan_options("torch", (*DIRECTIONS, "both")))
+@given(batch=features(), options=scan_options(directions=(*DIRECTIONS, "both")))
 def test_scan_scores_follow_the_paper(batch: Features, options: dict[str, Any]) -> None:
     expected = torch.tensor([oracle.scan_score(v, e, **options) for v, e in _pairs(batch)], dtype=torch.float64)
     scores = scan_scores(*batch.arguments(), pairs=batch.pairs, backend="reference", **options)

@@ -229,6 +229,7 @@ class Batch {
     const Options& o = what_.options;
     call.options = {o.norm, static_cast<float>(o.slope), static_cast<float>(o.lambda), o.pooling,
                     static_cast<float>(o.lambda_lse)};
+    call.options.threshold = static_cast<float>(o.threshold);
     return call;
   }
 

@@ -17,6 +17,7 @@ struct Options {
   double slope;  // of the clip; 1 where there is none
   double lambda, lambda_lse;
   Pooling pooling;
+  double threshold = -1;  // of min-max attention
 };
 
 struct Reference {
@@ -68,7 +69,7 @@ inline Row logits_of(const Row& s, const Options& options) {
   if (options.norm == Norm::softmax) {
     for (double& x : n) sum += x = std::exp(x);
     for (double& x : n) x /= sum;
-  } else if (options.norm != Norm::none) {
+  } else if (options.norm != Norm::none && options.norm != Norm::minmax) {
     for (const double x : n) sum += options.norm == Norm::l2 ? x * x : std::fabs(x);
     for (double& x : n) x /= (options.norm == Norm::l2 ? std::sqrt(sum) : sum) + kEps;
   }
@@ -87,12 +88,47 @@ inline Row logits_gradient(const Row& s, const Row& n, const Row& dn, const Opti
     const double sign = (x[j] > 0) - (x[j] < 0);
     if (options.norm == Norm::softmax) {
       ds[j] = n[j] * (dn[j] - along);
-    } else if (options.norm == Norm::none) {
+    } else if (options.norm == Norm::none || options.norm == Norm::minmax) {
       ds[j] = dn[j];
     } else if (norm > 0) {  // n = x / (‖x‖ + eps)
       ds[j] = (dn[j] - along * (options.norm == Norm::l2 ? x[j] / norm : sign)) / (norm + kEps);
     }
     if (options.norm != Norm::softmax) ds[j] *= s[j] > 0 ? 1.0 : options.slope;
+  }
+  return ds;
+}
+
+// Weights of a query of min-max attention before they are divided by their sum; zeros where `kept` is not.
+inline Row spread(const Row& s, double threshold, std::vector<bool>& kept, Reference& seen) {
+  const auto [least, most] = std::minmax_element(s.begin(), s.end());
+  const double width = *most - *least, from = threshold < 0 ? 1.0 / static_cast<double>(s.size()) : threshold;
+  Row n(s.size(), 1.0);
+  kept.assign(s.size(), true);
+  seen.ambiguous = seen.ambiguous || (width > 0 && width < 1e-2 * std::max(std::fabs(*most), std::fabs(*least)));
+  for (size_t c = 0; width > 0 && c < s.size(); ++c) {
+    n[c] = (s[c] - *least) / width;
+    seen.ambiguous = seen.ambiguous || (n[c] > 0 && n[c] < 1 && std::fabs(n[c] - from) < 1e-4);
+    if (!(kept[c] = n[c] >= from)) n[c] = 0;
+  }
+  return n;
+}
+
+// ∂L/∂s from ∂L/∂n, through the least and the greatest, which ties share.
+inline Row spread_gradient(const Row& s, const Row& n, const std::vector<bool>& kept, const Row& dn) {
+  const auto [least, most] = std::minmax_element(s.begin(), s.end());
+  const double width = *most - *least, least_ties = std::count(s.begin(), s.end(), *least),
+               most_ties = std::count(s.begin(), s.end(), *most);
+  double of_least = 0, of_most = 0;
+  Row ds(s.size());
+  if (width == 0) return ds;
+  for (size_t c = 0; c < s.size(); ++c) {
+    if (!kept[c]) continue;
+    ds[c] = dn[c] / width;
+    of_least += dn[c] * (n[c] - 1) / width;
+    of_most -= dn[c] * n[c] / width;
+  }
+  for (size_t c = 0; c < s.size(); ++c) {
+    ds[c] += (s[c] == *least ? of_least / least_ties : 0) + (s[c] == *most ? of_most / most_ties : 0);
   }
   return ds;
 }
@@ -117,14 +153,27 @@ inline double cross_attention(const Rows& contexts, const Rows& queries, const O
       seen.ambiguous = seen.ambiguous || (kink && near < 1e-6 && near > 0);
     }
     n.push_back(logits_of(s[c], options));
-    for (const double x : n[c]) seen.logits = std::max(seen.logits, std::fabs(options.lambda * x));
+    for (const double x : options.norm == Norm::minmax ? Row() : n[c])
+      seen.logits = std::max(seen.logits, std::fabs(options.lambda * x));
   }
   Rows attended;
-  Row relevance, grads;
+  Row relevance, grads, sums;
+  const auto of_query = [](const Rows& rows, size_t q) {
+    Row column;
+    for (const Row& row : rows) column.push_back(row[q]);
+    return column;
+  };
+  std::vector<std::vector<bool>> kept(columns);
   for (size_t q = 0; q < columns; ++q) {
     double sum = 0, most = -INFINITY, longest = 0;
-    for (size_t c = 0; c < rows; ++c) most = std::max(most, options.lambda * n[c][q]);
-    for (size_t c = 0; c < rows; ++c) sum += alpha[c][q] = std::exp(options.lambda * n[c][q] - most);
+    if (options.norm == Norm::minmax) {
+      const Row p = spread(of_query(s, q), options.threshold, kept[q], seen);
+      for (size_t c = 0; c < rows; ++c) sum += alpha[c][q] = p[c];
+    } else {
+      for (size_t c = 0; c < rows; ++c) most = std::max(most, options.lambda * n[c][q]);
+      for (size_t c = 0; c < rows; ++c) sum += alpha[c][q] = std::exp(options.lambda * n[c][q] - most);
+    }
+    sums.push_back(sum);
     Row a(dim);
     for (size_t c = 0; c < rows; ++c) {
       alpha[c][q] /= sum;
@@ -162,6 +211,15 @@ inline double cross_attention(const Rows& contexts, const Rows& queries, const O
     for (size_t c = 0; c < rows; ++c) {
       dn[c][q] = options.lambda * alpha[c][q] * (dalpha[c] - mean);
       add(dcontexts[c], alpha[c][q], da);
+    }
+    if (options.norm == Norm::minmax) {
+      Row p = of_query(alpha, q), dp(rows);
+      for (size_t c = 0; c < rows; ++c) {
+        p[c] *= sums[q];
+        dp[c] = (dalpha[c] - mean) / sums[q];
+      }
+      const Row ds = spread_gradient(of_query(s, q), p, kept[q], dp);
+      for (size_t c = 0; c < rows; ++c) dn[c][q] = ds[c];
     }
   }
   for (size_t c = 0; c < rows; ++c) {

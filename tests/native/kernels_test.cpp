@@ -84,9 +84,9 @@ std::vector<Case> all_cases() {
   constexpr Pooling poolings[] = {Pooling::lse, Pooling::avg, Pooling::sum, Pooling::max};
   struct {
     Norm norm;
-    double slope;
-  } constexpr norms[] = {{Norm::l2, 1},   {Norm::l2, 0.125}, {Norm::softmax, 1}, {Norm::l1, 1},
-                         {Norm::l1, 0.1}, {Norm::none, 1},   {Norm::none, 0}};
+    double slope, threshold = -1;
+  } constexpr norms[] = {{Norm::l2, 1},   {Norm::l2, 0.125}, {Norm::softmax, 1}, {Norm::l1, 1},       {Norm::l1, 0.1},
+                         {Norm::none, 1}, {Norm::none, 0},   {Norm::minmax, 1},  {Norm::minmax, 1, 0}};
   std::vector<Case> cases;
   Random random(1);
   const auto add_case = [&](const Options& options, bool words_attend, const Shape& shape) {
@@ -108,8 +108,8 @@ std::vector<Case> all_cases() {
     for (const Pooling pooling : poolings) {
       for (const bool words_attend : {true, false}) {
         const double lambda = norm.norm == Norm::none ? 2 : random() % 8 == 0 ? -3 : 9;
-        add_case({true, false, norm.norm, norm.slope, lambda, random() % 2 ? 6.0 : 1.5, pooling}, words_attend,
-                 shapes[cases.size() % 7]);
+        add_case({true, false, norm.norm, norm.slope, lambda, random() % 2 ? 6.0 : 1.5, pooling, norm.threshold},
+                 words_attend, shapes[cases.size() % 7]);
       }
     }
   }

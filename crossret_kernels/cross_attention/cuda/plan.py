@@ -68,7 +68,7 @@ class CudaCall:
         self.pairs: Tensor | None = arguments[8]
         empty_score, reduced, *codes = arguments[9:]
         options = dict(zip(ScanOptions.coded(), codes, strict=True))
-        del options["relevance"], options["focal"]  # which `ScanOptions.unsupported` names
+        del options["relevance"], options["focal"], options["threshold"]  # which `ScanOptions.unsupported` names
         self.by_images, self.gradients = options.pop("direction") == 0, gradients
         self.empty_score = 0.0 if empty_score is None else empty_score
         images, captions = both_sides(arguments[:8], empty_score is not None)

@@ -35,6 +35,7 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
       for direction in ("t2i", "i2t")
       for norm, pooling in (("clipped_l2norm", "lse"), ("l1norm", "avg"), ("softmax", "max"), ("no_norm", "sum"))),
     ("scan_scores", {"direction": "t2i", "relevance": "projection", "focal": True}),
+    ("scan_scores", {"direction": "i2t", "raw_feature_norm": "minmax", "threshold": 0.0}),
     *(("maxsim_scores", {"direction": direction, "pooling": pooling})
       for direction in ("t2i", "i2t") for pooling in ("sum", "max")),
 ]  # fmt: skip

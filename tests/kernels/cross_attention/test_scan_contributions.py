@@ -36,7 +36,7 @@ def shares_by_hand(relevances: list[float], score: float, pooling: str, lambda_l
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @examples(30)
 @given(
-    batch=features(), options=scan_options("torch"), layout=st.sampled_from(("padded", "packed", "list")),
+    batch=features(), options=scan_options(), layout=st.sampled_from(("padded", "packed", "list")),
     of_candidates=st.booleans(),
 )  # fmt: skip
 def test_shares_are_the_formula_s_and_add_up(

@@ -52,23 +52,21 @@ def test_half_precision_features(dtype: torch.dtype, batch: Features, options: d
 
 
 @examples(30)
-@given(batch=features(), options=scan_options("torch", (*DIRECTIONS, "both")))
+@given(batch=features(), options=scan_options(directions=(*DIRECTIONS, "both")))
 def test_torch_is_exact_in_float64(batch: Features, options: dict[str, Any]) -> None:
     assume(well_posed(batch, options))
     check_float64(scan_scores, batch, options)
 
 
 @examples(50)
-@given(batch=features(most=(3, 4)), options=scan_options("torch", (*DIRECTIONS, "both")))
-def test_what_kernels_leave_to_torch(batch: Features, options: dict[str, Any]) -> None:
-    """Kernels have "minmax" not at all, and both directions one by one."""
-    assume(options["raw_feature_norm"] == "minmax" or options["direction"] == "both")
+@given(batch=features(most=(3, 4)), options=scan_options(directions=("both",)))
+def test_both_directions(batch: Features, options: dict[str, Any]) -> None:
+    """Which kernels have one by one."""
     assume(well_posed(batch, options))
     expected = Expectation.of(scan_scores, batch, torch.float32, **options)
     expected.check_faults()
     expected.check("torch")
-    if options["raw_feature_norm"] != "minmax":
-        expected.check("cpu")
+    expected.check("cpu")
 
 
 @pytest.mark.parametrize("direction", ["t2i", "i2t"])

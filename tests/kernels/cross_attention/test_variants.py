@@ -19,11 +19,14 @@ from crossret_kernels import (
     scan_scores,
     scan_topk,
 )
-from tests.kernels.tolerance import ISAS, cpu_isa
+from crossret_kernels.two_sides import check_supported
+from tests.kernels.strategies import Features
+from tests.kernels.tolerance import DEFAULTS, ISAS, Expectation, cpu_isa, well_posed
 
 LENGTHS = torch.tensor([5, 1, 4]), torch.tensor([6, 2, 3, 3])
 FOCAL = {"focal": True, "lambda_softmax": 20.0}
 SPREAD = {"raw_feature_norm": "minmax"}
+SERVED = [*(("cpu", isa) for isa in ISAS), ("torch", None), ("reference", None)]
 PROJECTED = {"relevance": "projection", "direction": "i2t", "raw_feature_norm": "no_norm", "lambda_softmax": 2.0}
 
 
@@ -115,30 +118,78 @@ def test_focal_weights_that_are_equal_but_for_rounding_stay(isa: str) -> None:
                 torch.testing.assert_close(weights[pair, 0, :count], equal, rtol=1e-3, atol=0)
 
 
-def test_weights_of_equal_similarities_are_equal_and_have_no_gradient() -> None:
+@pytest.mark.parametrize(("backend", "isa"), SERVED)
+def test_weights_of_equal_similarities_are_equal_and_have_no_gradient(backend: str, isa: str | None) -> None:
     """Of contexts that differ across the query alone, of one context, and of a query of zeros."""
+
+    def attend(*lengths: list[int], **own: Any) -> Tensor:
+        with cpu_isa(isa):
+            pairs = torch.tensor([[0, 0]])
+            return scan_attention(regions, words, *lengths, pairs=pairs, backend=backend, **SPREAD, **own).weights
+
     regions = torch.eye(4)[None, 1:].clone().requires_grad_()
     words = torch.tensor([[[2.0, 0, 0, 0], [0, 0, 0, 0], [0, 1, 2, 3.0]]]).requires_grad_()
-    pairs = torch.tensor([[0, 0]])
-    for backend in ("torch", "reference"):
-        weights = scan_attention(regions, words, pairs=pairs, backend=backend, **SPREAD).weights
-        torch.testing.assert_close(weights[0], torch.tensor([[1 / 3] * 3, [1 / 3] * 3, [0, 1 / 3, 2 / 3]]))
-        one = scan_attention(regions, words, [1], pairs=pairs, backend=backend, **SPREAD).weights
-        assert one[0, :, 0].tolist() == [1, 1, 1]
-        for loss in (weights[0, :2].square().sum(), one.square().sum()):
-            gradients = torch.autograd.grad(loss, (regions, words), retain_graph=True)
-            assert not any(gradient.any() for gradient in gradients)
-        above = scan_attention(regions, words, pairs=pairs, backend=backend, threshold=0.6, **SPREAD).weights
-        assert above[0, 2].tolist() == [0, 0, 1]
+    weights, one = attend(), attend([1])
+    torch.testing.assert_close(weights[0], torch.tensor([[1 / 3] * 3, [1 / 3] * 3, [0, 1 / 3, 2 / 3]]))
+    assert one[0, :, 0].tolist() == [1, 1, 1]
+    for loss in (weights[0, :2].square().sum(), one.square().sum()):
+        gradients = torch.autograd.grad(loss, (regions, words), retain_graph=True)
+        assert not any(gradient.any() for gradient in gradients)
+    assert attend(threshold=0.6)[0, 2].tolist() == [0, 0, 1]
+    assert attend(threshold=1.0)[0, 2].tolist() == [0, 0, 1]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("threshold", [None, 0.0, 0.3, 1.0])
+def test_minmax_of_kernels(threshold: float | None, dtype: torch.dtype) -> None:
+    """Of queries that fill vectors in part, of one context and of many; with and without focal weights."""
+    generator = torch.Generator().manual_seed(11)
+    regions, words = (torch.randn(3, rows, 40, generator=generator).to(dtype).double() for rows in (36, 21))
+    batch = Features(regions, words, torch.tensor([36, 1, 19]), torch.tensor([21, 1, 6]), None)
+    for own in ({"direction": "t2i"}, {"direction": "i2t", "relevance": "projection", "focal": threshold is None}):
+        options = {**SPREAD, "threshold": threshold, "pooling": "lse", **own}
+        assert well_posed(batch, {**DEFAULTS, **options})
+        expected = Expectation.of(scan_scores, batch, dtype, **options)
+        expected.check_faults()
+        for isa in ISAS:
+            expected.check("cpu", isa)
+
+
+@pytest.mark.parametrize("threshold", [None, 0.0, 0.5, 1.0])
+def test_ties_share_the_gradients_of_minmax(threshold: float | None) -> None:
+    """Of whole numbers, two of them the least, two the greatest, and one at the threshold 0.5; of any result."""
+    regions = torch.eye(6)[None, :5].requires_grad_()
+    words = torch.tensor([[[-1.0, 3, 1, -1, 3, 1], [2, 2, 0, 1, 0, 0]]]).requires_grad_()
+    pairs, weights = torch.tensor([[0, 0]]), torch.randn(1, 2, 5, generator=torch.Generator().manual_seed(0))
+    made = []
+    for backend, isa in SERVED:
+        with cpu_isa(isa):
+            result = scan_attend(regions, words, pairs=pairs, backend=backend, threshold=threshold, **SPREAD)
+            loss = (result.weights * weights).sum() + (result.attended[..., :5] * weights).sum() + result.scores.sum()
+            made.append((result.weights, *torch.autograd.grad(loss, (regions, words))))
+    for own in made:
+        for ours, expected in zip(own, made[-1], strict=True):
+            torch.testing.assert_close(ours, expected)
+
+
+@pytest.mark.parametrize(("backend", "isa"), SERVED)
+def test_no_number_stays_no_number(backend: str, isa: str | None) -> None:
+    """In any place, beside similarities that differ and beside such as agree."""
+    for row in range(3):
+        for words in (torch.eye(4)[None, :1], torch.ones(1, 1, 4)):
+            regions = torch.eye(4)[None, :3].repeat(2, 1, 1)
+            regions[1, row, 3] = torch.nan
+            with cpu_isa(isa):
+                scores = scan_scores(regions, words, backend=backend, **SPREAD)
+            assert scores.isnan().flatten().tolist() == [False, True]
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
 @pytest.mark.parametrize("scale", [2.0**60, 2.0**-60])
-def test_minmax_of_any_size(scale: float) -> None:
+def test_minmax_of_any_size(scale: float, backend: str) -> None:
     regions, words = sides(torch.float32)
-    pairs = torch.tensor([[0, 0], [2, 3]])
-    plain, scaled = (
-        scan_attention(regions * x, words * x, *LENGTHS, pairs=pairs, **SPREAD).weights for x in (1.0, scale)
-    )
+    call: dict[str, Any] = {"pairs": torch.tensor([[0, 0], [2, 3]]), "backend": backend, **SPREAD}
+    plain, scaled = (scan_attention(regions * x, words * x, *LENGTHS, **call).weights for x in (1.0, scale))
     torch.testing.assert_close(scaled, plain)
 
 
@@ -202,12 +253,8 @@ def test_factors_have_one_direction() -> None:
     [(SPREAD, "raw_feature_norm='minmax'"), (FOCAL, "focal=True"), (PROJECTED, "relevance='projection'")],
 )
 def test_kernels_that_do_not_serve_an_option_say_so(options: dict[str, Any], told: str) -> None:
-    for function in (scan_scores, scan_attention) if options is SPREAD else ():
-        with pytest.raises(
-            UnsupportedByBackend, match=f"backend 'cpu' has no kernels of {told}: backend='torch' serves"
-        ):
-            function(*sides(torch.float32), pairs=torch.tensor([[0, 0]]), backend="cpu", **options)
-    assert [ScanOptions(**options).unsupported(backend) for backend in ("triton", "cuda")] == [told] * 2
+    with pytest.raises(UnsupportedByBackend, match=f"backend 'cuda' has no kernels of {told}: backend='torch' serves"):
+        check_supported("cuda", ScanOptions(**options))
 
 
 @pytest.mark.parametrize("options", [SPREAD, FOCAL, {"direction": "both"}], ids=str)
