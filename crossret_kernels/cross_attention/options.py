@@ -71,7 +71,7 @@ class ScanOptions(Directed):
             what rounding lifts.
         threshold: of "minmax" alone, 0 to 1; None: 1 / C.
 
-    Backend "cuda" serves neither "minmax" nor "projection" nor focal weights, "triton" not the first; others serve all.
+    Backend "cuda" serves neither "minmax" nor "projection" nor focal weights; the others serve all.
 
     Raises:
         ValueError: a field is out of range. TypeError: one is no number or no flag. Both name it.
@@ -127,7 +127,7 @@ class ScanOptions(Directed):
         return tuple(checked(ScanOptions, self, of_way) for of_way in fields)
 
     def unsupported(self, backend: str) -> str | None:
-        refused = _NOT_OF_CUDA if backend == "cuda" else {"raw_feature_norm": "minmax"} if backend == "triton" else {}
+        refused = _NOT_OF_CUDA if backend == "cuda" else {}
         found = (f"{name}={value!r}" for name, value in refused.items() if getattr(self, name) == value)
         return next(found, None)
 

@@ -141,14 +141,14 @@ def features(
 
 @st.composite
 def scan_options(draw: st.DrawFn, backend: str = "cpu", directions: tuple[str, ...] = DIRECTIONS) -> dict[str, Any]:
-    """Options that kernels of "cpu" and PyTorch operations compute by, or those of "triton" or "cuda"."""
+    """Options that kernels of "cpu" and "triton" and PyTorch operations compute by, or those of "cuda"."""
     options = _options_of_every_backend(draw, directions)
     if backend != "cuda":
         options |= {
             "relevance": draw(st.sampled_from(RELEVANCES)),
             "focal": draw(st.sampled_from((False, False, True))),
         }
-        if backend != "triton" and draw(st.integers(0, 3)) == 0:
+        if draw(st.integers(0, 3)) == 0:
             options |= {"raw_feature_norm": "minmax", "threshold": draw(st.sampled_from((None, 0.0, 0.3, 1.0)))}
     if options["direction"] == "both" and draw(st.booleans()):
         options["lambda_softmax"] = options["lambda_softmax"], 4.0

@@ -14,6 +14,7 @@ from crossret_kernels.cross_attention.triton.pair import (
     K,
     PairCall,
     attention,
+    attention_gradients,
     context_rows,
     cosines,
     counted_scales,
@@ -75,7 +76,7 @@ def norm_gradients(s, x, n, dn, both, factor, slope, KIND: tl.constexpr):
 
 @triton.jit(do_not_specialize=["first", *SIZES])
 def pair_gradients(
-    contexts, queries, pairs, result_grads, pair_grads, first, D, query_slots, context_slots, slope, lambda_softmax,
+    contexts, queries, pairs, result_grads, pair_grads, first, D, query_slots, context_slots, slope, setting,
     lambda_lse, KIND: tl.constexpr,
 ):  # fmt: skip
     """`PairGradients` of a pair."""
@@ -105,7 +106,7 @@ def pair_gradients(
     s = s * c_scale[:, None] * q_scale[None, :]
     # Weights and attended vectors, as in the forward pass.
     x, factor, n = normed(s, both, slope, KIND)
-    p = attention(n, both, lambda_softmax, KIND)
+    p = attention(n, both, setting, KIND)
     weighted = tl.trans(p * c_scale[:, None])
     squares = tl.full((KIND.Q,), 0, tl.float32)
     gram = tl.full((KIND.C, KIND.Q), 0, tl.float32)
@@ -128,7 +129,7 @@ def pair_gradients(
     dp = (dp + gram * of_attended[None, :]) * c_scale[:, None]
     along = p * dp
     dp += s * product[None, :] + tl.load(result_grads.weights + places, mask=both, other=0.0)
-    dn = p * (dp - tl.sum(p * dp, 0)[None, :]) * lambda_softmax
+    dn = attention_gradients(n, p, dp, both, setting, KIND)
     ds = norm_gradients(s, x, n, dn, both, factor, slope, KIND) + p * product[None, :]
     number = tl.program_id(0).to(tl.int64)
     c, q = tl.arange(0, KIND.C), tl.arange(0, KIND.Q)

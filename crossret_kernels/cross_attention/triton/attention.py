@@ -16,7 +16,7 @@ EPS = tl.constexpr(1e-8)  # the published code's: added to norms after the root,
 MOST_LOGIT = tl.constexpr(3.4e38)  # bound of logits: differences to the greatest are never ∞ − ∞
 LOG2_E = tl.constexpr(1.4426950408889634)  # exp(x) = exp2(x log₂e), in one instruction of five
 # Planes of the values kept of each item of contexts and row of queries (`relevances.store_relevances`).
-OF_PRODUCTS, OF_SQUARES, SHIFT, OF_RELEVANCES, LEAST = (tl.constexpr(plane) for plane in range(1, 6))
+OF_PRODUCTS, OF_SQUARES, SHIFT, OF_RELEVANCES, LEAST, LOWEST = (tl.constexpr(plane) for plane in range(1, 7))
 OF_MEAN = tl.constexpr(1 - FOCAL_SLACK)  # part of its mean from which on a focal weight stays
 
 
@@ -220,20 +220,36 @@ def normalised(x, run, tile, context, start, KIND: tl.constexpr):
 
 @triton.jit
 def context_weights(s, run, tile, context, start, limits, KIND: tl.constexpr):
-    """(Weights p = exp(λn) (N, C), up to a factor of each query, 0 without a context; n; its norms).
+    """(Weights p = exp(λn), or of SPREAD `spread`, (N, C), up to a factor of each query, 0 without a context; n; its
+    norms).
 
-    `limits` are a query's greatest logit and the weight that those which stay exceed. SHIFTED subtracts the first;
-    logits above it belong to empty slots. Without it |λn| is at most 20: exp(±20) squared keeps its digits. FOCAL takes
-    the second.
+    `limits` are a query's greatest logit, the weight that those which stay exceed, and its least logit. SHIFTED
+    subtracts the first; logits above it belong to empty slots. Without it |λn| is at most 20: exp(±20) squared keeps
+    its digits. FOCAL takes the second, SPREAD the first and the last.
     """
-    shift, least = limits
+    shift, least, lowest = limits
     n, norms = normalised(clip(s, run, KIND), run, tile, context, start, KIND)
-    logits = logits_of(n, shift[:, None], run, KIND)
-    there = start + tl.arange(0, KIND.C) < context[1]
-    p = tl.exp2(tl.where(there[None, :], logits, float("-inf")))
+    there = (start + tl.arange(0, KIND.C) < context[1])[None, :]
+    if KIND.SPREAD:
+        p, stays = spread(n, shift[:, None], lowest[:, None], context[1], run)
+        p = tl.where(there & stays, p, 0.0)
+    else:
+        p = tl.exp2(tl.where(there, logits_of(n, shift[:, None], run, KIND), float("-inf")))
     if KIND.FOCAL:
         p = tl.where(p > least[:, None], p, 0.0)
     return p, n, norms
+
+
+@triton.jit
+def spread(s, greatest, lowest, count, run):
+    """(Of similarities n = (s − min) / (max − min), 1 where a query's are equal; whether n is not below the threshold).
+
+    The greatest has 1 whatever a quotient is rounded to.
+    """
+    width = greatest - lowest
+    n = tl.where(s == greatest, 1.0, (s - lowest) / tl.where(width > 0, width, 1.0))
+    threshold = run.numbers.threshold
+    return n, n >= tl.where(threshold < 0, 1.0 / count.to(tl.float32), threshold)
 
 
 @triton.jit

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from crossret_kernels.cross_attention.triton.attention import (
     LEAST,
+    LOWEST,
     OF_PRODUCTS,
     OF_RELEVANCES,
     OF_SQUARES,
@@ -30,6 +31,7 @@ from crossret_kernels.cross_attention.triton.attention import (
     norm_factors,
     query_tile,
     similarities,
+    spread,
     weighted_grams,
     zero_nan,
 )
@@ -48,7 +50,7 @@ from crossret_kernels.cross_attention.triton.packing import TOGETHER
 from crossret_kernels.cross_attention.triton.pooling import relevance_gradients
 from crossret_kernels.cross_attention.triton.relevances import MOST_FACTOR, TINY
 from crossret_kernels.gpu.triton_launch import launch
-from crossret_kernels.gpu.triton_tiles import bounded, decoded, share_left
+from crossret_kernels.gpu.triton_tiles import bounded, decoded, inverse, share_left
 from crossret_kernels.gpu.tuning import Attention
 
 MOST_GRADIENT = tl.constexpr(1e20)  # bound of gradients of logits and weights: 0/1 products meet no 0 × ∞
@@ -160,9 +162,12 @@ def kept_limits(run, item, row, here, KIND: tl.constexpr):
     """`limits` of N rows of queries, as `forward.attend` kept them."""
     shift = kept_rows(run, item, row, here, SHIFT, KIND)
     least = shift
+    lowest = shift
     if KIND.FOCAL:
         least = kept_rows(run, item, row, here, LEAST, KIND)
-    return shift, least
+    if KIND.SPREAD:
+        lowest = kept_rows(run, item, row, here, LOWEST, KIND)
+    return shift, least, lowest
 
 
 @triton.jit(do_not_specialize=["run", "n_tiles", "later"])
@@ -237,15 +242,26 @@ def similarity_gradients(run, out, norm_sums, norm_sums_pitch, KIND: tl.constexp
         of_squares = bounded(-zero_nan(g) * kept_rows(run, item, row, here, OF_SQUARES, KIND), MOST_FACTOR)
         limits = kept_limits(run, item, row, here, KIND)
         mean = tl.full((N,), 0, tl.float32)
+        of_lowest = mean
         if KIND.WIDE and filled:
             totals = tl.full((N,), 0, tl.float32)
+            of_moving = totals
+            n_moving = totals
+            n_lowest = totals
             for start in range(0, context[1], C):
                 s = similarities(run, tile, context, start, KIND)
                 p, _n, _norms = context_weights(s, run, tile, context, start, limits, KIND)
                 weighted = weighted_grams(run, tile, item, context, start, p, limits, KIND)
-                mean += tl.sum(p * (of_products[:, None] * s + of_squares[:, None] * weighted), 1)
+                of_weights = of_products[:, None] * s + of_squares[:, None] * weighted
+                mean += tl.sum(p * of_weights, 1)
                 totals += tl.sum(p, 1)
+                if KIND.SPREAD:
+                    moves, ties = moving(s, p, context, start, limits, run, KIND)
+                    of_moving += tl.sum(of_weights * moves, 1)
+                    n_moving += tl.sum(moves, 1)
+                    n_lowest += tl.sum(ties, 1)
             mean /= tl.maximum(totals, TINY)
+            of_lowest = (of_moving - n_moving * mean) / tl.maximum(n_lowest, 1.0)
         slots = tl.maximum((context[1] + TOGETHER - 1) // TOGETHER * TOGETHER, decoded(run.sizes.context_slots))
         for start in range(0, slots if KIND.WIDE else 1, C):
             c = start + tl.arange(0, C)
@@ -259,7 +275,15 @@ def similarity_gradients(run, out, norm_sums, norm_sums_pitch, KIND: tl.constexp
                 of_weights = of_products[:, None] * s + of_squares[:, None] * weighted
                 if not KIND.WIDE:
                     mean = tl.sum(p * of_weights, 1) / tl.maximum(tl.sum(p, 1), TINY)
-                of_logits = bounded(run.numbers.lambda_softmax * (p * (of_weights - mean[:, None])), MOST_GRADIENT)
+                if KIND.SPREAD:
+                    moves, ties = moving(s, p, context, start, limits, run, KIND)
+                    of_shares = moves * (of_weights - mean[:, None])
+                    if not KIND.WIDE:
+                        of_lowest = tl.sum(of_shares, 1) / tl.maximum(tl.sum(ties, 1), 1.0)
+                    of_logits = (of_shares - ties * of_lowest[:, None]) * inverse(limits[0] - limits[2])[:, None]
+                else:
+                    of_logits = run.numbers.lambda_softmax * (p * (of_weights - mean[:, None]))
+                of_logits = bounded(of_logits, MOST_GRADIENT)
                 x = clip(s, run, KIND)
                 gradients = of_logits
                 if KIND.NORM != "none":
@@ -288,6 +312,19 @@ def similarity_gradients(run, out, norm_sums, norm_sums_pitch, KIND: tl.constexp
         behind = decoded(run.sizes.context_rows) - context[0] - slots
         if KIND.LAST and (not KIND.LISTED) and (item + 1 == decoded(run.sizes.n_contexts)):
             store_block(tl.full((N, 16), 0, tl.float32), out, run, context[0] + slots, behind, row, n_rows)
+
+
+@triton.jit
+def moving(s, p, context, start, limits, run, KIND: tl.constexpr):
+    """0 or 1 (N, C), of contexts of SPREAD: those whose weights have a gradient; those of the least similarity, which
+    share its gradient.
+
+    The greatest similarity has none: it is a factor of all weights of a query alike.
+    """
+    there = (start + tl.arange(0, KIND.C) < context[1])[None, :]
+    _n, stays = spread(s, limits[0][:, None], limits[2][:, None], context[1], run)
+    moves = p > 0 if KIND.FOCAL else there & stays
+    return moves.to(tl.float32), (there & (s == limits[2][:, None])).to(tl.float32)
 
 
 @triton.jit

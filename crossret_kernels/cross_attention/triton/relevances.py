@@ -7,6 +7,7 @@ from crossret_kernels.cross_attention.triton.attention import (
     EPS,
     LEAST,
     LOG2_E,
+    LOWEST,
     OF_PRODUCTS,
     OF_SQUARES,
     SHIFT,
@@ -18,6 +19,7 @@ from crossret_kernels.cross_attention.triton.attention import (
     norm_factors,
     query_norms,
     row_lengths,
+    spread,
 )
 from crossret_kernels.gpu.triton_tiles import bounded, decoded, inverse
 
@@ -31,8 +33,8 @@ TINY = tl.constexpr(1.1754944e-38)  # least normal float32
 def store_relevances(run, places, here, products, squares, totals, lengths, cancels, KIND: tl.constexpr):
     """Stores the relevances of queries from q·a, ‖a‖² and Σp into the first plane of `run.kept`, (items, rows).
 
-    SAVE stores two more planes: with g = ∂L/∂r, ∂L/∂(q·a) is g OF_PRODUCTS and 2 ∂L/∂‖a‖² is −g OF_SQUARES. The plane
-    SHIFT has the greatest logit, LEAST the weight that focal ones exceed.
+    SAVE stores two more planes: with g = ∂L/∂r, ∂L/∂(q·a) is g OF_PRODUCTS and 2 ∂L/∂‖a‖² is −g OF_SQUARES. The planes
+    SHIFT, LEAST and LOWEST have `limits` of `context_weights`.
     """
     MOST: tl.constexpr = MOST_PROJECTION if KIND.PROJECTS else MOST_COSINE
     lengths = lengths * tl.sqrt(squares)
@@ -88,7 +90,12 @@ def recompute_row(run, item, first, count, row, KIND: tl.constexpr):
         if KIND.NORM != "none":
             norms, greatest = query_norms(run, first, count, columns, scales, here, KIND)
             n = tl.exp2((n - greatest) * LOG2_E) * inverse(norms) if KIND.NORM == "softmax" else n * norm_factors(norms)
-        p = tl.exp2(logits_of(n, shift, run, KIND))
+        if KIND.SPREAD:
+            lowest = tl.load(places + LOWEST * decoded(run.sizes.kept_plane))
+            p, stays = spread(n, shift, lowest, n_contexts, run)
+            p = tl.where(stays, p, 0.0)
+        else:
+            p = tl.exp2(logits_of(n, shift, run, KIND))
         if KIND.FOCAL:
             p = tl.where(p > tl.load(places + LEAST * decoded(run.sizes.kept_plane)), p, 0.0)
         x = tl.load(run.contexts.rows + int64(context + c) * KIND.D + d, mask=d < KIND.D, other=0.0).to(tl.float32)
