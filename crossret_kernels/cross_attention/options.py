@@ -22,8 +22,8 @@ from crossret_kernels.padded.arithmetic import POOLINGS
 
 NORM_MODES = ("softmax", "l2norm", "clipped_l2norm", "l1norm", "clipped_l1norm", "clipped", "no_norm", "minmax")
 RELEVANCES = ("cosine", "projection")
-# Values of options that kernels of "cpu" alone compute by.
-_OF_CPU_ALONE = {"raw_feature_norm": "minmax", "relevance": "projection", "focal": True}
+# Values of options that kernels of "cuda" do not compute by.
+_NOT_OF_CUDA = {"raw_feature_norm": "minmax", "relevance": "projection", "focal": True}
 
 
 class ScanFields(TypedDict, total=False):
@@ -71,7 +71,7 @@ class ScanOptions(Directed):
             what rounding lifts.
         threshold: of "minmax" alone, 0 to 1; None: 1 / C.
 
-    Backends "triton" and "cuda" serve neither "minmax" nor "projection" nor focal weights; the others serve all.
+    Backend "cuda" serves neither "minmax" nor "projection" nor focal weights; the others serve all.
 
     Raises:
         ValueError: a field is out of range. TypeError: one is no number or no flag. Both name it.
@@ -127,7 +127,7 @@ class ScanOptions(Directed):
         return tuple(checked(ScanOptions, self, of_way) for of_way in fields)
 
     def unsupported(self, backend: str) -> str | None:
-        refused = {} if backend == "cpu" else _OF_CPU_ALONE
+        refused = _NOT_OF_CUDA if backend == "cuda" else {}
         found = (f"{name}={value!r}" for name, value in refused.items() if getattr(self, name) == value)
         return next(found, None)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import Phase, assume, given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from crossret_kernels import (
@@ -69,9 +70,10 @@ def check(function: Callable[..., Tensor], batch: Features, name: str, backend: 
 @precisions
 @directions
 @few
-@given(batch=features(IN_HALF_RANGE), options=scan_options("triton"))
-def test_scan(backend: str, name: str, direction: str, batch: Features, options: dict[str, Any]) -> None:
-    options |= {"direction": direction}
+@given(batch=features(IN_HALF_RANGE), data=st.data())
+def test_scan(backend: str, name: str, direction: str, batch: Features, data: st.DataObject) -> None:
+    options = data.draw(scan_options(backend, (direction,)))
+    assume(name != "tf32" or not options["focal"])  # rounded operands move weights across their mean
     batch = batch.to(PRECISIONS[name][0]).to(torch.float64)
     assume(well_posed(batch, options))
     assume(name == "float32" or abs(options["lambda_softmax"]) <= 20)  # beyond, operands' rounding is the softmax's

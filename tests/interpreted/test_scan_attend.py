@@ -76,17 +76,50 @@ def test_options(norm: str, pooling: str, monkeypatch: pytest.MonkeyPatch) -> No
     check(scan_attention, sides(12), "mask", direction="i2t", normalize=True, **options)
 
 
+LATER = (
+    {"relevance": "projection", "lambda_softmax": 4.0},
+    {"focal": True, "lambda_softmax": 20.0},
+    {"raw_feature_norm": "minmax", "threshold": 0.3},
+    {"raw_feature_norm": "minmax", "focal": True, "relevance": "projection"},
+)
+
+
+@pytest.mark.parametrize("options", LATER, ids=str)
+def test_options_of_later_papers(options: dict[str, Any]) -> None:
+    check(scan_attend, sides(64), "padded", pooling="lse", **options)
+    check(scan_attention, sides(12), "mask", direction="i2t", normalize=True, **options)
+
+
+@pytest.mark.parametrize("threshold", [None, 0.0, 0.5, 1.0])
+def test_similarities_that_tie(threshold: float | None) -> None:
+    """Whole numbers, of which several are the least, the greatest or at the threshold 0.5, or all agree."""
+    words = torch.tensor([[-1.0, 3, 1, -1, 3, 1], [2, 2, 2, 2, 2, 2], [1, 2, 0, 0, 1, 0], [0, -3, 0, 0, -3, 0]])
+    given = [torch.eye(6).expand(3, -1, -1), torch.cat([words, words]).expand(3, -1, -1)]
+    check(scan_attend, given, "padded", raw_feature_norm="minmax", threshold=threshold)
+
+
+@pytest.mark.parametrize("scale", [1e18, 1e-18])
+def test_minmax_of_any_size(scale: float) -> None:
+    """Differences of similarities may be out of range."""
+    plain, scaled = (
+        scan_attention(*(x * by for x in sides(20)), pairs=PAIRS, raw_feature_norm="minmax", backend="triton").weights
+        for by in (1.0, scale)
+    )
+    torch.testing.assert_close(scaled, plain)
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of NaN in the interpreter
-def test_nan_stays_in_its_pairs_and_padding_is_never_read() -> None:
+@pytest.mark.parametrize("options", [{}, *LATER[1:3]], ids=str)
+def test_nan_stays_in_its_pairs_and_padding_is_never_read(options: dict[str, Any]) -> None:
     given = sides(20)
-    clean = everything(scan_attend, given, "padded", "triton")
+    clean = everything(scan_attend, given, "padded", "triton", **options)
     for side, own in zip(given, LENGTHS, strict=True):
         for item, length in zip(side, own.tolist(), strict=True):
             item[length:] = torch.nan
-    for ours, theirs in zip(everything(scan_attend, given, "padded", "triton"), clean, strict=True):
+    for ours, theirs in zip(everything(scan_attend, given, "padded", "triton", **options), clean, strict=True):
         assert torch.equal(ours, theirs)
     given[0][2, 1, 0] = torch.nan
-    ours = everything(scan_attend, given, "padded", "triton")
+    ours = everything(scan_attend, given, "padded", "triton", **options)
     well = PAIRS[:, 0] != 2
     for one, other in zip(ours[:4], clean, strict=False):
         assert torch.equal(one[well], other[well])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +19,8 @@ from tests.kernels.cross_attention.calls import Calls
 from tests.kernels.cross_attention.gradients import Gradients
 from tests.kernels.cross_attention.kernels import DIRECTIONS, NO_NUMBERS, Kernels, batch_of
 from tests.kernels.cross_attention.not_finite import NotFinite, check_gradients_beside_nan
+from tests.kernels.strategies import Features
+from tests.kernels.tolerance import DEFAULTS, well_posed
 
 USUAL = {"TILE": Attention.TILE, "BLOCK": Attention.BLOCK}
 TRITON = Kernels(
@@ -41,6 +45,47 @@ class TestAgreement(Agreement):
         with kernels.sizes(**USUAL):
             kernels.check(batch_of(2, 2, 8, rows), raw_feature_norm="l1norm")
 
+    @pytest.mark.parametrize(
+        ("options", "listed"),
+        [
+            ({"direction": "t2i", "focal": True, "lambda_softmax": 20.0}, False),
+            ({"direction": "i2t", "focal": True, "lambda_softmax": 20.0, "raw_feature_norm": "no_norm"}, True),
+            ({"direction": "t2i", "raw_feature_norm": "minmax", "pooling": "lse"}, True),
+            ({"direction": "i2t", "raw_feature_norm": "minmax", "threshold": 0.0, "normalize": True}, False),
+            ({"direction": "t2i", "raw_feature_norm": "minmax", "threshold": 0.3, "focal": True}, False),
+            ({"direction": "i2t", "relevance": "projection", "pooling": "max"}, False),
+        ],
+        ids=str,
+    )
+    def test_options_across_tiles_and_blocks(self, kernels: Kernels, options: dict[str, Any], listed: bool) -> None:
+        """Beside items of one row, in as many runs as can be."""
+        options = DEFAULTS | options
+        pairs = torch.tensor([[0, 1], [1, 0], [0, 1]]) if listed else None
+        longest = (18, 35) if options["direction"] == "t2i" else (35, 18)
+        batch = batch_of(2, 2, longest=longest, pairs=pairs)
+        batch.region_lengths[:], batch.word_lengths[:] = torch.tensor([longest[0], 1]), torch.tensor([1, longest[1]])
+        assert well_posed(batch, options)
+        with kernels.sizes(**(kernels.runs if listed else kernels.least)):
+            kernels.check(batch, **options)
+
+    @pytest.mark.parametrize("threshold", [None, 0.0, 0.5, 1.0])
+    def test_similarities_that_tie(self, kernels: Kernels, threshold: float | None) -> None:
+        """Whole numbers in two blocks, of which several are the least, the greatest or at the threshold 0.5, or all
+        agree: every sum is exact, and so the gradients are, but for quotients.
+        """
+        regions = torch.eye(20, dtype=torch.float64)[None]
+        words = torch.cat([torch.tensor([[-1.0, 3, 1, -1, 3]]).repeat(1, 4), torch.full((1, 20), 2.0)])[None].double()
+        batch = Features(regions, words, torch.tensor([20]), torch.tensor([2]), None)
+        for rows in (20, 5):
+            own = replace(batch, regions=regions[:, :rows], region_lengths=torch.tensor([rows]))
+            kernels.check(own, raw_feature_norm="minmax", threshold=threshold, pooling="sum")
+
+    def test_focal_weights_that_are_equal_but_for_rounding_stay(self, kernels: Kernels) -> None:
+        """Of one word, whose normalised similarities are all 1."""
+        regions, word = torch.rand(2, 18, 16, generator=torch.Generator().manual_seed(0)), torch.ones(1, 1, 16)
+        plain, focal = (kernels.score(regions, word, lambda_softmax=20.0, focal=focal) for focal in (False, True))
+        torch.testing.assert_close(focal, plain, rtol=1e-5, atol=0)
+
     def test_empty_slots_take_no_attended_vectors(self, kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
         """Their even weights cancel these regions, as the word's do not; the long way takes long, and for nothing."""
         region = torch.randn(1, 1, 8, generator=torch.Generator().manual_seed(0))
@@ -49,24 +94,30 @@ class TestAgreement(Agreement):
         assert scan_scores(regions, region, backend=kernels.backend).isfinite().all()
 
     @pytest.mark.parametrize(
-        ("longest", "norm", "normalize"),
+        ("longest", "norm", "others"),
         [
-            ((18, 3), "l2norm", False),
-            ((18, 3), "no_norm", True),
-            ((3, 40), "clipped_l1norm", True),
-            ((3, 40), "softmax", False),
+            ((18, 3), "l2norm", {}),
+            ((18, 3), "no_norm", {"normalize": True, "focal": True}),
+            ((3, 40), "clipped_l1norm", {"normalize": True}),
+            ((3, 40), "softmax", {"relevance": "projection"}),
+            ((18, 3), "minmax", {"threshold": 0.3}),
         ],
         ids=str,
     )
     def test_relevances_made_the_long_way(
-        self, kernels: Kernels, longest: tuple[int, int], norm: str, normalize: bool, monkeypatch: pytest.MonkeyPatch
+        self,
+        kernels: Kernels,
+        longest: tuple[int, int],
+        norm: str,
+        others: dict[str, Any],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """All of them, as of attended vectors that cancel: by several blocks of contexts, and tiles of queries."""
         monkeypatch.setattr(forward, "CANCELLED", tl.constexpr(1e9))
         pairs = torch.tensor([[0, 1], [2, 0]]) if norm == "l2norm" else None
         batch = batch_of(3, 2, 8, longest, pairs=pairs)
         with programs_share_nothing():
-            kernels.check(batch, raw_feature_norm=norm, normalize=normalize, pooling="lse")
+            kernels.check(batch, raw_feature_norm=norm, pooling="lse", **others)
 
 
 class TestNotFinite(NotFinite):

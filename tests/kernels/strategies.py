@@ -141,9 +141,9 @@ def features(
 
 @st.composite
 def scan_options(draw: st.DrawFn, backend: str = "cpu", directions: tuple[str, ...] = DIRECTIONS) -> dict[str, Any]:
-    """Options that kernels of "cpu" and PyTorch operations compute by, or those of "triton"."""
+    """Options that kernels of "cpu" and "triton" and PyTorch operations compute by, or those of "cuda"."""
     options = _options_of_every_backend(draw, directions)
-    if backend != "triton":
+    if backend != "cuda":
         options |= {
             "relevance": draw(st.sampled_from(RELEVANCES)),
             "focal": draw(st.sampled_from((False, False, True))),

@@ -113,13 +113,13 @@ def schedule(kernels: Kernels, request: pytest.FixtureRequest) -> None:
 
 class TestAgreement(Agreement):
     @examples(12)
-    @given(batch=features(IN_HALF_RANGE, FEW_ITEMS), options=scan_options("triton"))
+    @given(batch=features(IN_HALF_RANGE, FEW_ITEMS), options=scan_options("cuda"))
     def test_tfloat32(self, kernels: Kernels, batch: Features, options: dict[str, Any]) -> None:
         assume(well_posed(batch.to(torch.bfloat16).to(torch.float64), options))
         check(kernels, batch, "tf32", **options)
 
     @examples(12)
-    @given(batch=features(IN_HALF_RANGE, FEW_ITEMS), options=scan_options("triton"))
+    @given(batch=features(IN_HALF_RANGE, FEW_ITEMS), options=scan_options("cuda"))
     def test_bfloat16(self, kernels: Kernels, batch: Features, options: dict[str, Any]) -> None:
         assume(well_posed(batch.to(torch.bfloat16).to(torch.float64), options))
         check(kernels, batch, "bfloat16", **options)

@@ -15,6 +15,7 @@ from crossret_kernels.cross_attention.triton.pair import (
     attention,
     context_rows,
     cosines,
+    counted_scales,
     load_columns,
     normed,
     pair_items,
@@ -30,7 +31,7 @@ SIZES = ["D", "query_slots", "context_slots"]
 @triton.jit(do_not_specialize=SIZES)
 def attend_pairs(
     contexts, queries, pairs, scores, attended, weights, relevances, D, query_slots, context_slots, slope,
-    lambda_softmax, lambda_lse, empty_score, KIND: tl.constexpr,
+    setting, lambda_lse, empty_score, KIND: tl.constexpr,
 ):  # fmt: skip
     """Scores, attended vectors, weights and relevances of a pair."""
     pair = tl.program_id(0).to(tl.int64)
@@ -50,11 +51,11 @@ def attend_pairs(
             c_squares += tl.sum(x.to(tl.float32) * x.to(tl.float32), 1)
         q_squares += tl.sum(y.to(tl.float32) * y.to(tl.float32), 1)
     _, c_scale = scales(c_squares, KIND)
-    lengths, q_scale = scales(q_squares, KIND)
+    lengths, q_scale = counted_scales(q_squares, KIND)
     s = s * c_scale[:, None] * q_scale[None, :]
     # Weights, then attended vectors by columns.
     _, _, n = normed(s, both, slope, KIND)
-    p = attention(n, both, lambda_softmax)
+    p = attention(n, both, setting, KIND)
     weighted = tl.trans(p * c_scale[:, None])
     squares = tl.full((KIND.Q,), 0, tl.float32)
     q_stored = q_place < query_slots

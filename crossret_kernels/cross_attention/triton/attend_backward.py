@@ -14,8 +14,10 @@ from crossret_kernels.cross_attention.triton.pair import (
     K,
     PairCall,
     attention,
+    attention_gradients,
     context_rows,
     cosines,
+    counted_scales,
     load_columns,
     normed,
     pair_items,
@@ -74,7 +76,7 @@ def norm_gradients(s, x, n, dn, both, factor, slope, KIND: tl.constexpr):
 
 @triton.jit(do_not_specialize=["first", *SIZES])
 def pair_gradients(
-    contexts, queries, pairs, result_grads, pair_grads, first, D, query_slots, context_slots, slope, lambda_softmax,
+    contexts, queries, pairs, result_grads, pair_grads, first, D, query_slots, context_slots, slope, setting,
     lambda_lse, KIND: tl.constexpr,
 ):  # fmt: skip
     """`PairGradients` of a pair."""
@@ -100,11 +102,11 @@ def pair_gradients(
             grad = load_columns(result_grads.attended, cells, q_here, d, D, KIND)
             dp = tl.dot(x.to(tl.float32), tl.trans(grad), dp, input_precision=KIND.SECOND)
     _, c_scale = scales(c_squares, KIND)
-    lengths, q_scale = scales(q_squares, KIND)
+    lengths, q_scale = counted_scales(q_squares, KIND)
     s = s * c_scale[:, None] * q_scale[None, :]
     # Weights and attended vectors, as in the forward pass.
     x, factor, n = normed(s, both, slope, KIND)
-    p = attention(n, both, lambda_softmax)
+    p = attention(n, both, setting, KIND)
     weighted = tl.trans(p * c_scale[:, None])
     squares = tl.full((KIND.Q,), 0, tl.float32)
     gram = tl.full((KIND.C, KIND.Q), 0, tl.float32)
@@ -121,13 +123,13 @@ def pair_gradients(
     product = tl.where(q_here & (lengths * squares != 0), dr / least, 0.0)
     pull = tl.where(whole, dr * r * -1.0, 0.0)
     of_attended = pull * inverse(squares)
-    of_query = pull * inverse(lengths * lengths)
+    of_query = pull * 0.0 if KIND.PROJECTS else pull * inverse(lengths * lengths)
     places = (pair * query_slots + q_place)[None, :] * context_slots + c_place[:, None]
     # Gradients by way of attended vectors; all others go through similarities.
     dp = (dp + gram * of_attended[None, :]) * c_scale[:, None]
     along = p * dp
     dp += s * product[None, :] + tl.load(result_grads.weights + places, mask=both, other=0.0)
-    dn = p * (dp - tl.sum(p * dp, 0)[None, :]) * lambda_softmax
+    dn = attention_gradients(n, p, dp, both, setting, KIND)
     ds = norm_gradients(s, x, n, dn, both, factor, slope, KIND) + p * product[None, :]
     number = tl.program_id(0).to(tl.int64)
     c, q = tl.arange(0, KIND.C), tl.arange(0, KIND.Q)

@@ -8,6 +8,7 @@ is a `chunks.RunInputs`, KIND a `call.AttentionKind`.
 import triton
 import triton.language as tl
 
+from crossret_kernels.cross_attention.attention import FOCAL_SLACK
 from crossret_kernels.gpu.triton_tiles import bounded, decoded, inverse, share_left
 
 # Constants stand right of what they multiply: the interpreters of Triton 3.7 and 3.8 take them nowhere else.
@@ -15,7 +16,8 @@ EPS = tl.constexpr(1e-8)  # the published code's: added to norms after the root,
 MOST_LOGIT = tl.constexpr(3.4e38)  # bound of logits: differences to the greatest are never ∞ − ∞
 LOG2_E = tl.constexpr(1.4426950408889634)  # exp(x) = exp2(x log₂e), in one instruction of five
 # Planes of the values kept of each item of contexts and row of queries (`relevances.store_relevances`).
-OF_PRODUCTS, OF_SQUARES, SHIFT, OF_RELEVANCES = (tl.constexpr(plane) for plane in range(1, 5))
+OF_PRODUCTS, OF_SQUARES, SHIFT, OF_RELEVANCES, LEAST, LOWEST = (tl.constexpr(plane) for plane in range(1, 7))
+OF_MEAN = tl.constexpr(1 - FOCAL_SLACK)  # part of its mean from which on a focal weight stays
 
 
 @triton.jit
@@ -58,6 +60,15 @@ def row_lengths(side, rows, inside, KIND: tl.constexpr):
 
 
 @triton.jit
+def counted_lengths(side, rows, inside, KIND: tl.constexpr):
+    """`row_lengths` of queries as relevances count them: a projection takes each for 1."""
+    lengths, scales = row_lengths(side, rows, inside, KIND)
+    if KIND.PROJECTS:
+        lengths = tl.where(inside, 1.0, 0.0)
+    return lengths, scales
+
+
+@triton.jit
 def query_tile(number, run, KIND: tl.constexpr):
     """A tile of queries: whole items; a piece of one item where LONG; one pair's queries where LISTED.
 
@@ -88,7 +99,7 @@ def query_tile(number, run, KIND: tl.constexpr):
     ends = begins + tl.load(items + 1, mask=g < n_items, other=0)
     inside = (rows[:, None] >= begins[None, :]) & (rows[:, None] < ends[None, :])
     here = tl.max(inside.to(tl.int32), 1) > 0
-    lengths, scales = row_lengths(run.queries, rows, here, KIND)
+    lengths, scales = counted_lengths(run.queries, rows, here, KIND)
     return first_item, n_items, row, n_rows, here, inside.to(tl.float32), lengths, scales
 
 
@@ -161,17 +172,18 @@ def norm_factors(norms):
 @triton.jit
 def item_sums(x, members, KIND: tl.constexpr):
     """Sums over the rows of each item, (G, columns)."""
-    FINE: tl.constexpr = KIND.FINE
-    return share_left(tl.trans(members), x, FINE)
+    SHARED: tl.constexpr = "tf32x3" if KIND.FOCAL else KIND.FINE
+    return share_left(tl.trans(members), x, SHARED)
 
 
 @triton.jit
 def normalised(x, run, tile, context, start, KIND: tl.constexpr):
     """(n (N, C): clipped similarities normalised along each item's queries; the norms (G, C)).
 
-    Of LONG items `forward.query_statistics` has found the norms.
+    Of LONG items `forward.query_statistics` has found the norms. FOCAL weights of equal n are equal by more digits than
+    TF32 has.
     """
-    FINE: tl.constexpr = KIND.FINE
+    SHARED: tl.constexpr = "tf32x3" if KIND.FOCAL else KIND.FINE
     first_item, n_items, row, _n_rows, _here, members, _query_lengths, _query_scales = tile
     norms = tl.full((members.shape[1], x.shape[1]), 0, tl.float32)
     n = x
@@ -194,7 +206,7 @@ def normalised(x, run, tile, context, start, KIND: tl.constexpr):
         e = tl.exp2((x - shift) * LOG2_E)
         if not KIND.LONG:
             sums = item_sums(e, members, KIND)
-        n = e * share_left(members, inverse(sums), FINE)
+        n = e * share_left(members, inverse(sums), SHARED)
     elif KIND.NORM != "none":
         if KIND.LONG:
             norms = tl.load(statistics)[None, :] + norms
@@ -202,21 +214,42 @@ def normalised(x, run, tile, context, start, KIND: tl.constexpr):
             norms = item_sums(tl.abs(x), members, KIND)
         else:
             norms = tl.sqrt(item_sums(x * x, members, KIND))
-        n = x * share_left(members, norm_factors(norms), FINE)
+        n = x * share_left(members, norm_factors(norms), SHARED)
     return n, norms
 
 
 @triton.jit
-def context_weights(s, run, tile, context, start, shift, KIND: tl.constexpr):
-    """(Weights p = exp(λn) (N, C), up to a factor of each query, 0 without a context; n; its norms).
+def context_weights(s, run, tile, context, start, limits, KIND: tl.constexpr):
+    """(Weights p = exp(λn), or of SPREAD `spread`, (N, C), up to a factor of each query, 0 without a context; n; its
+    norms).
 
-    SHIFTED subtracts `shift`, the greatest logit; logits above it belong to empty slots. Without it |λn| is at most 20:
-    exp(±20) squared keeps its digits.
+    `limits` are a query's greatest logit, the weight that those which stay exceed, and its least logit. SHIFTED
+    subtracts the first; logits above it belong to empty slots. Without it |λn| is at most 20: exp(±20) squared keeps
+    its digits. FOCAL takes the second, SPREAD the first and the last.
     """
+    shift, least, lowest = limits
     n, norms = normalised(clip(s, run, KIND), run, tile, context, start, KIND)
-    logits = logits_of(n, shift[:, None], run, KIND)
-    there = start + tl.arange(0, KIND.C) < context[1]
-    return tl.exp2(tl.where(there[None, :], logits, float("-inf"))), n, norms
+    there = (start + tl.arange(0, KIND.C) < context[1])[None, :]
+    if KIND.SPREAD:
+        p, stays = spread(n, shift[:, None], lowest[:, None], context[1], run)
+        p = tl.where(there & stays, p, 0.0)
+    else:
+        p = tl.exp2(tl.where(there, logits_of(n, shift[:, None], run, KIND), float("-inf")))
+    if KIND.FOCAL:
+        p = tl.where(p > least[:, None], p, 0.0)
+    return p, n, norms
+
+
+@triton.jit
+def spread(s, greatest, lowest, count, run):
+    """(Of similarities n = (s − min) / (max − min), 1 where a query's are equal; whether n is not below the threshold).
+
+    The greatest has 1 whatever a quotient is rounded to.
+    """
+    width = greatest - lowest
+    n = tl.where(s == greatest, 1.0, (s - lowest) / tl.where(width > 0, width, 1.0))
+    threshold = run.numbers.threshold
+    return n, n >= tl.where(threshold < 0, 1.0 / count.to(tl.float32), threshold)
 
 
 @triton.jit
@@ -237,7 +270,7 @@ def gram_cells(grams, item, run, row, column, KIND: tl.constexpr):
 
 
 @triton.jit
-def weighted_grams(run, tile, item, context, start, p, shift, KIND: tl.constexpr):
+def weighted_grams(run, tile, item, context, start, p, limits, KIND: tl.constexpr):
     """G p of C contexts from `start` on, of weights p; the weights of WIDE items' other blocks are computed again."""
     block = tl.load(gram_cells(run.grams, item, run, start, start, KIND))
     weighted = tl.dot(p, block, input_precision=KIND.FINE)
@@ -245,7 +278,7 @@ def weighted_grams(run, tile, item, context, start, p, shift, KIND: tl.constexpr
         for other in range(0, context[1], KIND.C):
             if other != start:
                 s = similarities(run, tile, context, other, KIND)
-                others, _n, _norms = context_weights(s, run, tile, context, other, shift, KIND)
+                others, _n, _norms = context_weights(s, run, tile, context, other, limits, KIND)
                 block = tl.load(gram_cells(run.grams, item, run, other, start, KIND))
                 weighted = tl.dot(others, block, weighted, input_precision=KIND.FINE)
     return weighted

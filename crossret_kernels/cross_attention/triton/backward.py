@@ -15,6 +15,8 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.cross_attention.triton.attention import (
+    LEAST,
+    LOWEST,
     OF_PRODUCTS,
     OF_RELEVANCES,
     OF_SQUARES,
@@ -29,6 +31,7 @@ from crossret_kernels.cross_attention.triton.attention import (
     norm_factors,
     query_tile,
     similarities,
+    spread,
     weighted_grams,
     zero_nan,
 )
@@ -47,7 +50,7 @@ from crossret_kernels.cross_attention.triton.packing import TOGETHER
 from crossret_kernels.cross_attention.triton.pooling import relevance_gradients
 from crossret_kernels.cross_attention.triton.relevances import MOST_FACTOR, TINY
 from crossret_kernels.gpu.triton_launch import launch
-from crossret_kernels.gpu.triton_tiles import bounded, decoded, share_left
+from crossret_kernels.gpu.triton_tiles import bounded, decoded, inverse, share_left
 from crossret_kernels.gpu.tuning import Attention
 
 MOST_GRADIENT = tl.constexpr(1e20)  # bound of gradients of logits and weights: 0/1 products meet no 0 × ∞
@@ -154,6 +157,19 @@ def kept_rows(run, item, row, here, plane, KIND: tl.constexpr):
     return tl.load(places, mask=here, other=0.0)
 
 
+@triton.jit
+def kept_limits(run, item, row, here, KIND: tl.constexpr):
+    """`limits` of N rows of queries, as `forward.attend` kept them."""
+    shift = kept_rows(run, item, row, here, SHIFT, KIND)
+    least = shift
+    lowest = shift
+    if KIND.FOCAL:
+        least = kept_rows(run, item, row, here, LEAST, KIND)
+    if KIND.SPREAD:
+        lowest = kept_rows(run, item, row, here, LOWEST, KIND)
+    return shift, least, lowest
+
+
 @triton.jit(do_not_specialize=["run", "n_tiles", "later"])
 def gram_gradients(run, of_grams, n_tiles, later, KIND: tl.constexpr):
     """A block of ∂L/∂G + its transpose of an item of contexts, through its attended vectors' lengths: Σ 2 ∂L/∂‖a‖² p
@@ -175,13 +191,13 @@ def gram_gradients(run, of_grams, n_tiles, later, KIND: tl.constexpr):
         of_squares = bounded(-g * kept_rows(run, item, row, here, OF_SQUARES, KIND), MOST_FACTOR)
         s = similarities(run, tile, context, left, KIND)  # ahead of the condition: loads behind one are not prefetched
         if tl.max((of_squares != 0).to(tl.int32)) > 0:
-            shift = kept_rows(run, item, row, here, SHIFT, KIND)
-            p, _n, _norms = context_weights(s, run, tile, context, left, shift, KIND)
+            limits = kept_limits(run, item, row, here, KIND)
+            p, _n, _norms = context_weights(s, run, tile, context, left, limits, KIND)
             p = p * context_scales(run, context, left, KIND)[None, :]
             others = p
             if KIND.WIDE:
                 s = similarities(run, tile, context, right, KIND)
-                others, _n, _norms = context_weights(s, run, tile, context, right, shift, KIND)
+                others, _n, _norms = context_weights(s, run, tile, context, right, limits, KIND)
                 others = others * context_scales(run, context, right, KIND)[None, :]
             sums = tl.dot(tl.trans(p * of_squares[:, None]), others, sums, input_precision=KIND.FINE)
     cells = gram_cells(of_grams, item, run, left, right, KIND)
@@ -224,17 +240,28 @@ def similarity_gradients(run, out, norm_sums, norm_sums_pitch, KIND: tl.constexp
         of_products = bounded(with_nan, MOST_FACTOR)
         with_nan = tl.where(with_nan == with_nan, of_products, with_nan)
         of_squares = bounded(-zero_nan(g) * kept_rows(run, item, row, here, OF_SQUARES, KIND), MOST_FACTOR)
-        shift = kept_rows(run, item, row, here, SHIFT, KIND)
+        limits = kept_limits(run, item, row, here, KIND)
         mean = tl.full((N,), 0, tl.float32)
+        of_lowest = mean
         if KIND.WIDE and filled:
             totals = tl.full((N,), 0, tl.float32)
+            of_moving = totals
+            n_moving = totals
+            n_lowest = totals
             for start in range(0, context[1], C):
                 s = similarities(run, tile, context, start, KIND)
-                p, _n, _norms = context_weights(s, run, tile, context, start, shift, KIND)
-                weighted = weighted_grams(run, tile, item, context, start, p, shift, KIND)
-                mean += tl.sum(p * (of_products[:, None] * s + of_squares[:, None] * weighted), 1)
+                p, _n, _norms = context_weights(s, run, tile, context, start, limits, KIND)
+                weighted = weighted_grams(run, tile, item, context, start, p, limits, KIND)
+                of_weights = of_products[:, None] * s + of_squares[:, None] * weighted
+                mean += tl.sum(p * of_weights, 1)
                 totals += tl.sum(p, 1)
+                if KIND.SPREAD:
+                    moves, ties = moving(s, p, context, start, limits, run, KIND)
+                    of_moving += tl.sum(of_weights * moves, 1)
+                    n_moving += tl.sum(moves, 1)
+                    n_lowest += tl.sum(ties, 1)
             mean /= tl.maximum(totals, TINY)
+            of_lowest = (of_moving - n_moving * mean) / tl.maximum(n_lowest, 1.0)
         slots = tl.maximum((context[1] + TOGETHER - 1) // TOGETHER * TOGETHER, decoded(run.sizes.context_slots))
         for start in range(0, slots if KIND.WIDE else 1, C):
             c = start + tl.arange(0, C)
@@ -243,12 +270,20 @@ def similarity_gradients(run, out, norm_sums, norm_sums_pitch, KIND: tl.constexp
             gradients = tl.full((N, C), 0, tl.float32)
             s = similarities(run, tile, context, start, KIND)  # ahead of the condition
             if filled:
-                p, n, norms = context_weights(s, run, tile, context, start, shift, KIND)
-                weighted = weighted_grams(run, tile, item, context, start, p, shift, KIND)
+                p, n, norms = context_weights(s, run, tile, context, start, limits, KIND)
+                weighted = weighted_grams(run, tile, item, context, start, p, limits, KIND)
                 of_weights = of_products[:, None] * s + of_squares[:, None] * weighted
                 if not KIND.WIDE:
                     mean = tl.sum(p * of_weights, 1) / tl.maximum(tl.sum(p, 1), TINY)
-                of_logits = bounded(run.numbers.lambda_softmax * (p * (of_weights - mean[:, None])), MOST_GRADIENT)
+                if KIND.SPREAD:
+                    moves, ties = moving(s, p, context, start, limits, run, KIND)
+                    of_shares = moves * (of_weights - mean[:, None])
+                    if not KIND.WIDE:
+                        of_lowest = tl.sum(of_shares, 1) / tl.maximum(tl.sum(ties, 1), 1.0)
+                    of_logits = (of_shares - ties * of_lowest[:, None]) * inverse(limits[0] - limits[2])[:, None]
+                else:
+                    of_logits = run.numbers.lambda_softmax * (p * (of_weights - mean[:, None]))
+                of_logits = bounded(of_logits, MOST_GRADIENT)
                 x = clip(s, run, KIND)
                 gradients = of_logits
                 if KIND.NORM != "none":
@@ -277,6 +312,19 @@ def similarity_gradients(run, out, norm_sums, norm_sums_pitch, KIND: tl.constexp
         behind = decoded(run.sizes.context_rows) - context[0] - slots
         if KIND.LAST and (not KIND.LISTED) and (item + 1 == decoded(run.sizes.n_contexts)):
             store_block(tl.full((N, 16), 0, tl.float32), out, run, context[0] + slots, behind, row, n_rows)
+
+
+@triton.jit
+def moving(s, p, context, start, limits, run, KIND: tl.constexpr):
+    """0 or 1 (N, C), of contexts of SPREAD: those whose weights have a gradient; those of the least similarity, which
+    share its gradient.
+
+    The greatest similarity has none: it is a factor of all weights of a query alike.
+    """
+    there = (start + tl.arange(0, KIND.C) < context[1])[None, :]
+    _n, stays = spread(s, limits[0][:, None], limits[2][:, None], context[1], run)
+    moves = p > 0 if KIND.FOCAL else there & stays
+    return moves.to(tl.float32), (there & (s == limits[2][:, None])).to(tl.float32)
 
 
 @triton.jit

@@ -33,17 +33,19 @@ class Numbers(NamedTuple):
     """Options that are arguments of kernels, not compile-time constants."""
 
     slope: float
-    lambda_softmax: float
+    lambda_softmax: float  # 1 for "minmax"
     lambda_lse: float
     empty_score: float
+    threshold: float  # below 0: 1 / C
 
 
 class AttentionKind(NamedTuple):
     """Compile-time constants of the kernels of pairs.
 
     Attributes:
-        CLIPS, NORM, NORMALIZE, POOLING: options; NORM is raw_feature_norm without the clip.
-        SHIFTED: subtraction of the greatest logit.
+        CLIPS, NORM, NORMALIZE, POOLING: options; NORM is raw_feature_norm without the clip, "none" for "minmax".
+        SPREAD, PROJECTS, FOCAL: raw_feature_norm "minmax"; relevance "projection"; option.
+        SHIFTED: greatest logits are found, which all but "minmax" subtract.
         LISTED: listed pairs.
         LONG, WIDE: items of queries in several tiles, items of contexts in several blocks.
         SAVE: storage of what gradients need.
@@ -56,6 +58,9 @@ class AttentionKind(NamedTuple):
 
     CLIPS: bool
     NORM: str
+    SPREAD: bool
+    PROJECTS: bool
+    FOCAL: bool
     SHIFTED: bool
     NORMALIZE: bool
     POOLING: str
@@ -90,6 +95,8 @@ class AttentionSpec:
         columns: of the items in pairs, of either side.
         key_of_rows, key: what the compiled kernels that pack, and all others, depend on besides constants.
         kind: constants of the kernels of pairs.
+        planes: values kept of each row of queries and item of contexts: relevance, four for gradients, one of focal
+            weights, one of "minmax".
     """
 
     def __init__(
@@ -97,7 +104,9 @@ class AttentionSpec:
         layouts: tuple[Any, Any], empty: float | None, codes: tuple[Any, ...],
     ) -> None:  # fmt: skip
         own = ScanOptions.of_codes(*codes)
-        self.numbers = Numbers(own.clip_slope, own.inverse_temperature, own.lambda_lse, float(empty or 0.0))
+        spread, threshold = own.norm == "minmax", -1.0 if own.threshold is None else own.threshold
+        factor = 1.0 if spread else own.inverse_temperature
+        self.numbers = Numbers(own.clip_slope, factor, own.lambda_lse, float(empty or 0.0), threshold)
         self.order = 1 if own.direction == "t2i" else -1
         self.columns = (0, 1)[:: self.order]
         self.device, self.dtype, dim = features
@@ -125,12 +134,15 @@ class AttentionSpec:
         long = queries > most
         tile = min(most, slots_for(queries)) if listed else most
         full = LEAST if listed or long else 2 * tile // power_from(queries)
-        free = own.norm != "none" and abs(own.inverse_temperature) <= LARGEST_FREE_LOGIT
+        norm = "none" if spread else own.norm
+        free = norm != "none" and abs(own.inverse_temperature) <= LARGEST_FREE_LOGIT
         step = Attention.step(self.dtype.itemsize, tf32=main == "tf32")
         self.kind = AttentionKind(
-            own.clips, own.norm, not free, own.normalize, own.pooling, listed, long, wide, False, False,
-            min(Attention.MOST_ITEMS, max(LEAST, full)), self.dim, columns, tile, block, step, main, fine,
+            own.clips, norm, spread, own.relevance == "projection", own.focal, not free, own.normalize, own.pooling,
+            listed, long, wide, False, False, min(Attention.MOST_ITEMS, max(LEAST, full)), self.dim, columns, tile,
+            block, step, main, fine,
         )  # fmt: skip
+        self.planes = 7 if spread else 6 if own.focal else 5
 
 
 spec_of = lru_cache(256)(AttentionSpec)

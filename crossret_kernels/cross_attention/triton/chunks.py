@@ -31,7 +31,6 @@ from crossret_kernels.gpu.planning import cut, most_of_parts, on_device
 from crossret_kernels.gpu.triton_launch import encoded
 from crossret_kernels.gpu.tuning import Attention
 
-PLANES = 5  # values kept of each row of queries and item of contexts: relevance, and four for gradients
 MOST_NUMBERS = 2**30 - 2  # maximal numbers of a tensor of the workspace: kernels count them in int32, encoded
 
 Ints = NDArray[np.int64]
@@ -127,10 +126,10 @@ class LengthPlan:
         if spec.kind.LONG:  # statistics of each item of queries and sums of each tile count, too
             most_cells = most_cells * queries[-1] // (queries[-1] + 2 * n_queries + len(self.tile_rows))
         most_rows = max(1, Attention.ROW_BYTES // (4 * spec.dim))
-        weights = contexts[-1] + PLANES * n_contexts
+        weights = contexts[-1] + spec.planes * n_contexts
         most_contexts, most_queries = most_of_parts((weights, queries[-1]), longest[1], most_rows, int(most_cells))
         most_items = max(1, Attention.GRAM_BYTES // (4 * gram_pitch_of(longest[0], spec) ** 2))
-        bounds = cut((contexts + PLANES * np.arange(n_contexts + 1), most_contexts), most_items=most_items)
+        bounds = cut((contexts + spec.planes * np.arange(n_contexts + 1), most_contexts), most_items=most_items)
         of_contexts = [self._part(0, *ends) for ends in pairwise(bounds)]
         if spec.kind.LONG:  # pieces of an item stay together
             tiles = [bisect_left(self.tile_items, item) for item in cut((queries, most_queries))]
@@ -204,7 +203,7 @@ class Layout:
         self.sizes = RunSizes(*map(encoded, sizes))
         self.workspace = [
             contexts.n_items * gram_pitch**2,
-            PLANES * kept_plane,
+            spec.planes * kept_plane,
             columns * row + kind.C,
             2 * plane or 16,
         ]
@@ -232,7 +231,7 @@ def single_part(
     """Layout of all pairs in one part, of so many items and slots of each side; None where it does not fit."""
     contexts = PackedPart.slotted(spec, 0, 0, n_contexts, longest)
     queries = PackedPart.slotted(spec, 1, 0, n_queries, longest_query)
-    fits = 8 * (contexts.n_rows + PLANES * n_contexts) * queries.n_rows <= Attention.CELL_BYTES
+    fits = 8 * (contexts.n_rows + spec.planes * n_contexts) * queries.n_rows <= Attention.CELL_BYTES
     fits = fits and 4 * max(contexts.n_rows, queries.n_rows) * spec.dim <= Attention.ROW_BYTES
     fits = fits and 4 * n_contexts * gram_pitch_of(longest, spec) ** 2 <= Attention.GRAM_BYTES
     return Layout(contexts, queries) if fits else None
@@ -346,7 +345,7 @@ def listed_runs(call: AttentionCall, most_bytes: int) -> Iterator[Run]:
     assert call.pairs is not None
     spec, n_pairs = call.spec, call.pairs.size(0)
     rows = [side.slots for side in call.sides]
-    cells = 2 * rows[1] * rounded(rows[0], PITCH) + gram_pitch_of(rows[0], spec) ** 2 + PLANES * rows[1]
+    cells = 2 * rows[1] * rounded(rows[0], PITCH) + gram_pitch_of(rows[0], spec) ** 2 + spec.planes * rows[1]
     of_pair = (rounded(rows[0], PITCH) + rows[1]) * spec.dim * spec.dtype.itemsize + 4 * cells
     most = max(1, most_bytes // of_pair)
     for first in range(0, n_pairs, most):

@@ -9,7 +9,10 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.cross_attention.triton.attention import (
+    LEAST,
+    LOWEST,
     MOST_LOGIT,
+    OF_MEAN,
     SHIFT,
     clip,
     context_weights,
@@ -146,17 +149,38 @@ def query_statistics(run, KIND: tl.constexpr):
 
 
 @triton.jit
-def greatest_logits(run, tile, context, KIND: tl.constexpr):
-    """Greatest λn of an item's contexts for each query, (N,)."""
+def extreme_logits(run, tile, context, KIND: tl.constexpr):
+    """(Greatest λn of an item's contexts for each query, (N,); of SPREAD the least, too)."""
     N: tl.constexpr = KIND.N
     greatest = tl.full((N,), float("-inf"), tl.float32)
+    lowest = -greatest
     for start in range(0, context[1] if KIND.WIDE else 1, KIND.C):
         x = clip(similarities(run, tile, context, start, KIND), run, KIND)
         n, _norms = normalised(x, run, tile, context, start, KIND)
         there = start + tl.arange(0, KIND.C) < context[1]
-        logits = tl.where(there[None, :], bounded(n * run.numbers.lambda_softmax, MOST_LOGIT), float("-inf"))
-        greatest = tl.maximum(greatest, tl.max(logits, 1))
-    return greatest
+        logits = bounded(n * run.numbers.lambda_softmax, MOST_LOGIT)
+        greatest = tl.maximum(greatest, tl.max(tl.where(there[None, :], logits, float("-inf")), 1))
+        if KIND.SPREAD:
+            lowest = tl.minimum(lowest, tl.min(tl.where(there[None, :], logits, float("inf")), 1))
+    return greatest, lowest
+
+
+@triton.jit
+def limits_of(run, tile, context, KIND: tl.constexpr):
+    """`limits` of a tile's queries among an item's contexts, as far as the options at hand have them."""
+    none = tl.full((KIND.N,), 0, tl.float32)
+    limits = none, none, none
+    if KIND.SHIFTED:
+        greatest, lowest = extreme_logits(run, tile, context, KIND)
+        limits = greatest, none, lowest
+    if KIND.FOCAL:
+        totals = none
+        for start in range(0, context[1] if KIND.WIDE else 1, KIND.C):
+            s = similarities(run, tile, context, start, KIND)
+            p, _n, _norms = context_weights(s, run, tile, context, start, limits, KIND)
+            totals += tl.sum(p, 1)
+        limits = limits[0], totals * OF_MEAN / tl.maximum(context[1], 1).to(tl.float32), limits[2]
+    return limits
 
 
 @triton.jit(do_not_specialize=["run"])
@@ -174,11 +198,13 @@ def attend(run, KIND: tl.constexpr):
     for item in tl.range(begin, end, num_stages=1):
         context = item_of(run.contexts, item)
         places = run.kept + int64(item) * decoded(run.sizes.kept_pitch) + row + tl.arange(0, N)
-        # Shift of the logits.
-        shift = tl.full((N,), 0, tl.float32)
+        limits = limits_of(run, tile, context, KIND)
         if KIND.SHIFTED:
-            shift = greatest_logits(run, tile, context, KIND)
-            tl.store(places + SHIFT * decoded(run.sizes.kept_plane), shift, mask=here)
+            tl.store(places + SHIFT * decoded(run.sizes.kept_plane), limits[0], mask=here)
+        if KIND.FOCAL:
+            tl.store(places + LEAST * decoded(run.sizes.kept_plane), limits[1], mask=here)
+        if KIND.SPREAD:
+            tl.store(places + LOWEST * decoded(run.sizes.kept_plane), limits[2], mask=here)
         # Sums over blocks of contexts: q·a, Σp and ‖a‖².
         products = tl.full((N,), 0, tl.float32)
         totals = tl.full((N,), 0, tl.float32)
@@ -187,10 +213,10 @@ def attend(run, KIND: tl.constexpr):
         may_cancel = tl.load(run.contexts.items + 4 * item + 2) >= MAY_CANCEL
         for start in range(0, context[1] if KIND.WIDE else 1, KIND.C):
             s = similarities(run, tile, context, start, KIND)
-            p, _n, _norms = context_weights(s, run, tile, context, start, shift, KIND)
+            p, _n, _norms = context_weights(s, run, tile, context, start, limits, KIND)
             products += tl.sum(p * s, 1)
             totals += tl.sum(p, 1)
-            squares += tl.sum(p * weighted_grams(run, tile, item, context, start, p, shift, KIND), 1)
+            squares += tl.sum(p * weighted_grams(run, tile, item, context, start, p, limits, KIND), 1)
             if may_cancel:
                 c = start + tl.arange(0, KIND.C)
                 rows = rows_within(context[0], c, context[1])

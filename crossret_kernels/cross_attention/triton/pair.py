@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.backends import UnsupportedByBackend
+from crossret_kernels.cross_attention.attention import FOCAL_SLACK
 from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.gpu.sides import Side, both_sides, shared_memory
 from crossret_kernels.gpu.triton_launch import encoded
@@ -20,6 +21,7 @@ from crossret_kernels.gpu.tuning import AttendedPairs, slots_for
 EPS = tl.constexpr(1e-8)  # the published code's: added to norms after the root, and least denominator of the cosine
 LARGE = tl.constexpr(1e15)  # magnitude from which on similarities are scaled down before squaring
 K = tl.constexpr(AttendedPairs.COLUMNS)
+OF_MEAN = tl.constexpr(1 - FOCAL_SLACK)  # part of its mean from which on a focal weight stays
 ALL, LENGTHS, OFFSETS, MASK = range(4)  # source of an item's number of rows
 
 
@@ -43,7 +45,8 @@ class PairKind(NamedTuple):
     """Compile-time constants of the kernels.
 
     Attributes:
-        CLIPS, NORM, NORMALIZE, POOLING: options; NORM is raw_feature_norm without the clip.
+        CLIPS, NORM, NORMALIZE, POOLING: options; NORM is raw_feature_norm without the clip, "none" for "minmax".
+        SPREAD, PROJECTS, FOCAL: raw_feature_norm "minmax"; relevance "projection"; option.
         COLUMN: of contexts in pairs.
         C, Q: slots of a tile for contexts and queries.
         ATTENDED: attended vectors are wanted.
@@ -58,6 +61,9 @@ class PairKind(NamedTuple):
     NORM: str
     NORMALIZE: bool
     POOLING: str
+    SPREAD: bool
+    PROJECTS: bool
+    FOCAL: bool
     COLUMN: int
     C: int
     Q: int
@@ -92,12 +98,16 @@ class PairCall:
             )
         self.layouts, extents, units, far = zip(*map(_layout_of, self.sides), strict=True)
         wide = contexts.features.dtype == torch.float32 and not reduced
+        spread = options.norm == "minmax"
         self.kind = PairKind(
-            options.clips, options.norm, options.normalize, options.pooling, int(options.direction != "t2i"), c, q,
-            attended, self.dim % K.value == 0, False, extents[0], extents[1], units[0], units[1],
-            "ieee" if wide else "tf32", "tf32" if reduced and contexts.features.dtype == torch.float32 else "tf32x3",
+            options.clips, "none" if spread else options.norm, options.normalize, options.pooling, spread,
+            options.relevance == "projection", options.focal, int(options.direction != "t2i"), c, q, attended,
+            self.dim % K.value == 0, False, extents[0], extents[1], units[0], units[1], "ieee" if wide else "tf32",
+            "tf32" if reduced and contexts.features.dtype == torch.float32 else "tf32x3",
         )  # fmt: skip
-        self.numbers = options.clip_slope, options.inverse_temperature, options.lambda_lse, float(empty_score or 0.0)
+        threshold = -1.0 if options.threshold is None else options.threshold
+        setting = threshold if spread else options.inverse_temperature
+        self.numbers = options.clip_slope, setting, options.lambda_lse, float(empty_score or 0.0)
         self.key: Hashable = contexts.features.device, contexts.features.dtype, far
         self.warps = 4 if c * q <= 2048 else 8
 
@@ -174,6 +184,15 @@ def scales(squares, KIND: tl.constexpr):
 
 
 @triton.jit
+def counted_scales(squares, KIND: tl.constexpr):
+    """`scales` of queries, with lengths as relevances count them: a projection takes each for 1."""
+    lengths, factors = scales(squares, KIND)
+    if KIND.PROJECTS:
+        lengths = tl.full(lengths.shape, 1.0, tl.float32)
+    return lengths, factors
+
+
+@triton.jit
 def normed(s, both, slope, KIND: tl.constexpr):
     """(Clipped similarities (C, Q), the factor of each context, their normalised product): steps 2 and 3."""
     x = tl.where(both, s, 0.0)
@@ -199,12 +218,52 @@ def normed(s, both, slope, KIND: tl.constexpr):
 
 
 @triton.jit
-def attention(n, both, lambda_softmax):
-    """Weights (C, Q): exp(λn) / Σ exp(λn), 0 where there is no context or query (step 4)."""
-    most = tl.max(tl.where(both, n * lambda_softmax, -float("inf")), 0)
-    most = tl.where(most == -float("inf"), 0.0, most)
-    e = tl.where(both, tl.exp(n * lambda_softmax - most[None, :]), 0.0)
+def spread(s, both, threshold):
+    """Of halved similarities, whose differences float32 holds: (n = (s − min) / (max − min), 1 where a query's are
+    equal; whether n is not below the threshold, or no number; whether s is the least; max − min).
+    """
+    s = s * 0.5
+    least, most = tl.min(tl.where(both, s, float("inf")), 0), tl.max(tl.where(both, s, -float("inf")), 0)
+    width = most - least
+    n = (s - least[None, :]) / tl.where(width > 0, width, 1.0)[None, :]
+    n = tl.where(s == most[None, :], 1.0, n)
+    count = tl.sum(both.to(tl.float32), 0)
+    stays = both & ((n < tl.where(threshold < 0, inverse(count), threshold)[None, :]) == 0)
+    return n, stays, both & (s == least[None, :]), width
+
+
+@triton.jit
+def attention(n, both, setting, KIND: tl.constexpr):
+    """Weights (C, Q): exp(λn) / Σ exp(λn), 0 where there is no context or query (step 4), or FOCAL drops them; of
+    SPREAD its n in place of exp(λn).
+
+    `setting`: λ, of SPREAD the threshold.
+    """
+    if KIND.SPREAD:
+        e, stays, _least, _width = spread(n, both, setting)
+        e = tl.where(stays, e, 0.0)
+    else:
+        most = tl.max(tl.where(both, n * setting, -float("inf")), 0)
+        most = tl.where(most == -float("inf"), 0.0, most)
+        e = tl.where(both, tl.exp(n * setting - most[None, :]), 0.0)
+    if KIND.FOCAL:
+        least = tl.sum(e, 0) * OF_MEAN * inverse(tl.sum(both.to(tl.float32), 0))
+        e = tl.where(e > least[None, :], e, e * 0.0)  # NaN stays
     return e * inverse(tl.sum(e, 0))[None, :]
+
+
+@triton.jit
+def attention_gradients(n, p, dp, both, setting, KIND: tl.constexpr):
+    """∂L/∂n from ∂L/∂ the weights p, arguments as of `attention`; ties share that of SPREAD's least similarity."""
+    dp = dp - tl.sum(p * dp, 0)[None, :]
+    if KIND.SPREAD:
+        _n, stays, least, width = spread(n, both, setting)
+        if KIND.FOCAL:
+            stays = p > 0
+        dn = tl.where(stays, dp * tl.max(p, 0)[None, :], 0.0)  # the greatest weight is 1 / Σ n
+        dn -= tl.where(least, (tl.sum(dn, 0) * inverse(tl.sum(least.to(tl.float32), 0)))[None, :], 0.0)
+        return dn * (inverse(width) * 0.5)[None, :]
+    return p * dp * setting
 
 
 @triton.jit

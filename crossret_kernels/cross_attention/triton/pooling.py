@@ -164,7 +164,8 @@ def relevance_gradients(run, grad_scores, strides, later, KIND: tl.constexpr):
                 shares = shares / count.to(tl.float32)
             of_relevances = grads[:, None] * shares
             moves = tl.load(cells + start + OF_SQUARES * plane, mask=known, other=0.0) != 0
-            along -= tl.sum(tl.where(moves, of_relevances * r, 0.0), 0)
+            if not KIND.PROJECTS:
+                along -= tl.sum(tl.where(moves, of_relevances * r, 0.0), 0)
             tl.store(cells + start + OF_RELEVANCES * plane, of_relevances, mask=known)
         rows = run.queries.self_gradients + first + start + j
         before = tl.load(rows, mask=start + j < count * later, other=0.0)

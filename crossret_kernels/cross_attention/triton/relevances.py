@@ -5,22 +5,26 @@ import triton.language as tl
 
 from crossret_kernels.cross_attention.triton.attention import (
     EPS,
+    LEAST,
     LOG2_E,
+    LOWEST,
     OF_PRODUCTS,
     OF_SQUARES,
     SHIFT,
     clip,
+    counted_lengths,
     int64,
     item_of,
     logits_of,
     norm_factors,
     query_norms,
     row_lengths,
+    spread,
 )
 from crossret_kernels.gpu.triton_tiles import bounded, decoded, inverse
 
-MOST_COSINE = tl.constexpr(2.0)
-TO_RECOMPUTE = tl.constexpr(4.0)  # in place of a relevance that `recompute_cancelled` replaces
+MOST_COSINE, MOST_PROJECTION = tl.constexpr(2.0), tl.constexpr(2.0**26)  # bounds of relevances
+TO_RECOMPUTE = tl.constexpr(float("inf"))  # in place of a relevance that `recompute_cancelled` replaces
 MOST_FACTOR = tl.constexpr(1e30)  # bound of factors of gradients: 0/1 products meet no 0 × ∞
 TINY = tl.constexpr(1.1754944e-38)  # least normal float32
 
@@ -29,13 +33,14 @@ TINY = tl.constexpr(1.1754944e-38)  # least normal float32
 def store_relevances(run, places, here, products, squares, totals, lengths, cancels, KIND: tl.constexpr):
     """Stores the relevances of queries from q·a, ‖a‖² and Σp into the first plane of `run.kept`, (items, rows).
 
-    SAVE stores two more planes: with g = ∂L/∂r, ∂L/∂(q·a) is g OF_PRODUCTS and 2 ∂L/∂‖a‖² is −g OF_SQUARES. The plane
-    SHIFT has the greatest logit.
+    SAVE stores two more planes: with g = ∂L/∂r, ∂L/∂(q·a) is g OF_PRODUCTS and 2 ∂L/∂‖a‖² is −g OF_SQUARES. The planes
+    SHIFT, LEAST and LOWEST have `limits` of `context_weights`.
     """
+    MOST: tl.constexpr = MOST_PROJECTION if KIND.PROJECTS else MOST_COSINE
     lengths = lengths * tl.sqrt(squares)
     # Denominator of the cosine: ‖q‖‖a‖ or its floor, times Σp, by which the attended vectors are not divided.
     denominators = tl.maximum(tl.maximum(lengths, totals * EPS), TINY)
-    relevances = tl.where(lengths != 0, bounded(products / denominators, MOST_COSINE), 0.0)
+    relevances = tl.where(lengths != 0, bounded(products / denominators, MOST), 0.0)
     tl.store(places, tl.where(cancels, TO_RECOMPUTE, relevances), mask=here)
     if KIND.SAVE:
         # ∂L/∂(Σp), of the floor, is the same for all contexts of a query: the softmax drops it.
@@ -68,7 +73,7 @@ def recompute_row(run, item, first, count, row, KIND: tl.constexpr):
     rows = row + one
     here = one == 0
     places = run.kept + int64(item) * decoded(run.sizes.kept_pitch) + rows
-    query_lengths, query_scales = row_lengths(run.queries, rows, here, KIND)
+    query_lengths, query_scales = counted_lengths(run.queries, rows, here, KIND)
     shift = tl.full((1,), 0, tl.float32)
     if KIND.SHIFTED:
         shift = tl.load(places + SHIFT * decoded(run.sizes.kept_plane))
@@ -85,7 +90,14 @@ def recompute_row(run, item, first, count, row, KIND: tl.constexpr):
         if KIND.NORM != "none":
             norms, greatest = query_norms(run, first, count, columns, scales, here, KIND)
             n = tl.exp2((n - greatest) * LOG2_E) * inverse(norms) if KIND.NORM == "softmax" else n * norm_factors(norms)
-        p = tl.exp2(logits_of(n, shift, run, KIND))
+        if KIND.SPREAD:
+            lowest = tl.load(places + LOWEST * decoded(run.sizes.kept_plane))
+            p, stays = spread(n, shift, lowest, n_contexts, run)
+            p = tl.where(stays, p, 0.0)
+        else:
+            p = tl.exp2(logits_of(n, shift, run, KIND))
+        if KIND.FOCAL:
+            p = tl.where(p > tl.load(places + LEAST * decoded(run.sizes.kept_plane)), p, 0.0)
         x = tl.load(run.contexts.rows + int64(context + c) * KIND.D + d, mask=d < KIND.D, other=0.0).to(tl.float32)
         attended += p * scales * x
         totals += p

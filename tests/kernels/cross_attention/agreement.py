@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from crossret_kernels import scan_scores
 from tests.kernels.cross_attention.kernels import DIRECTIONS, NO_NUMBERS, Kernels, batch_of
@@ -25,14 +25,16 @@ from tests.kernels.tolerance import well_posed
 
 class Agreement:
     @examples(25)
-    @given(batch=features(most=FEW_ITEMS), options=scan_options("triton"))
-    def test_float32(self, kernels: Kernels, batch: Features, options: dict[str, Any]) -> None:
+    @given(batch=features(most=FEW_ITEMS), data=st.data())
+    def test_float32(self, kernels: Kernels, batch: Features, data: st.DataObject) -> None:
+        options = data.draw(scan_options(kernels.backend))
         assume(well_posed(batch, options))
         kernels.check(batch, **options)
 
     @examples(12)
-    @given(batch=features(IN_HALF_RANGE, FEW_ITEMS), options=scan_options("triton"))
-    def test_float16(self, kernels: Kernels, batch: Features, options: dict[str, Any]) -> None:
+    @given(batch=features(IN_HALF_RANGE, FEW_ITEMS), data=st.data())
+    def test_float16(self, kernels: Kernels, batch: Features, data: st.DataObject) -> None:
+        options = data.draw(scan_options(kernels.backend))
         batch = batch.to(torch.float16).to(torch.float64)
         assume(well_posed(batch, options))
         kernels.check(batch, torch.float16, **options).check_faults()
