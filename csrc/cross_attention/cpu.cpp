@@ -169,7 +169,7 @@ void run_chunk(const Kernels& kernels, const CrossAttentionCall& call, const Bac
                                      queries.offsets.data(),
                                      zeros(grams),
                                      grams.offsets.data(),
-                                     &of_turned,
+                                     both ? &of_turned : nullptr,
                                      chunk.places.data(),
                                      memory.floats(weights),
                                      given_side(call, chunk, attended)};
