@@ -48,7 +48,9 @@ LISTED = define("scan_scores_listed", LISTED_SIDES, ATTENTION_OPTIONS, scores_li
 _BOTH_WAYS_OPTIONS = f"{ATTENTION_OPTIONS}, float turned_lambda_softmax"
 BOTH_WAYS = define("scan_both", SIDES, _BOTH_WAYS_OPTIONS, scores_like, autocast=True)
 LISTED_BOTH_WAYS = define("scan_both_listed", LISTED_SIDES, _BOTH_WAYS_OPTIONS, scores_like)
-MOST_FACTORS = 2**23  # numbers of the factors of either side that are held for it: 32 MiB, or some more
+# Numbers that the factors of both sides may take, made ahead: 32 MiB, and 8 where gradients follow, of the 64 that a
+# call may hold.
+MOST_FACTORS = 2**23
 FACTORED = define(
     "scan_scores_factored",
     (Operand("factors", "Tensor"), *PLAIN_SIDES),
@@ -162,7 +164,9 @@ def one_product_serves(call: Call) -> bool:
         return False
     rows = [len(side) * side.width if side.offsets is None else int(side.offsets[-1]) for side in sides]
     share = 1 if call.pairs is None else len(call.pairs) / max(len(sides[0]) * len(sides[1]), 1)
+    size = 0
     for own, other, side in zip(rows, rows[::-1], sides, strict=True):
-        if side.width > min(other * share, side.values.size(-1)) or own * side.width > MOST_FACTORS:
+        if side.width > min(other * share, side.values.size(-1)):
             return False
-    return True
+        size += own * (side.width + 15)  # rows of a factor are padded
+    return size <= (MOST_FACTORS // 4 if call.gradients else MOST_FACTORS)
