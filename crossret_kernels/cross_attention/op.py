@@ -7,14 +7,16 @@ from functools import partial
 from torch import Tensor
 from typing_extensions import Unpack
 
+from crossret_kernels.backends import select_backend
 from crossret_kernels.cross_attention.factors import check_factors
 from crossret_kernels.cross_attention.options import ScanFields, ScanOptions
 from crossret_kernels.cross_attention.reference import scan_scores_reference
 from crossret_kernels.cross_attention.torch import scan_scores_chunked
 from crossret_kernels.inputs.call import Call, Features, Lengths, as_call
 from crossret_kernels.inputs.options import DIRECTIONS, checked, choose
-from crossret_kernels.inputs.tensors import Array, autocasts
+from crossret_kernels.inputs.tensors import Array, autocasts, checkable
 from crossret_kernels.operations import Kernels, Operand, define
+from crossret_kernels.torch_internals import reduced_float32
 from crossret_kernels.two_sides import LISTED_SIDES, OPTIONS, PLAIN_SIDES, SIDES, scores_like, serve
 
 ATTENTION_OPTIONS = f"{OPTIONS}, {ScanOptions.schema}"
@@ -42,6 +44,13 @@ SCORES = {
     "reference": scan_scores_reference,
 }
 LISTED = define("scan_scores_listed", LISTED_SIDES, ATTENTION_OPTIONS, scores_like)
+# The mean of both directions by the CPU from one product: options are those of the first, but one of the other's.
+_BOTH_WAYS_OPTIONS = f"{ATTENTION_OPTIONS}, float turned_lambda_softmax"
+BOTH_WAYS = define("scan_both", SIDES, _BOTH_WAYS_OPTIONS, scores_like, autocast=True)
+LISTED_BOTH_WAYS = define("scan_both_listed", LISTED_SIDES, _BOTH_WAYS_OPTIONS, scores_like)
+# Numbers that the factors of both sides may take, made ahead: 32 MiB, and 8 where gradients follow, of the 64 that a
+# call may hold.
+MOST_FACTORS = 2**23
 FACTORED = define(
     "scan_scores_factored",
     (Operand("factors", "Tensor"), *PLAIN_SIDES),
@@ -124,19 +133,40 @@ def scan_scores(
     options = checked(ScanOptions, options, fields)
     sides = regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score
     call = as_call(sides, pairs, candidates, query, options.direction)
-    table = SCORES
     if factors is not None:
         choose("direction beside factors", options.direction, DIRECTIONS)
         kept = check_factors(factors, call.sides(options.direction)[1])
         if call.gradients:
             raise ValueError("factors serve scores without gradients, and the features require them")
         if not autocasts("cpu"):
-            table = {**SCORES, "cpu": partial(FACTORED, kept)}
-    listed = LISTED if table is SCORES else None
-    scores = serve(table, backend, call, options, listed=listed)
-    return call.as_scores(scores)
+            return call.as_scores(serve({**SCORES, "cpu": partial(FACTORED, kept)}, backend, call, options))
+    return call.as_scores(score_call(call, options, backend))
 
 
 def score_call(call: Call, options: ScanOptions, backend: str | None) -> Tensor:
     """Scores of a checked call, (n_images, n_captions), or (P,) of selected pairs."""
-    return serve(SCORES, backend, call, options, listed=LISTED)
+    values = call.values
+    together = options.direction == "both" and options.unsupported("cpu") is None and one_product_serves(call)
+    if not together or select_backend(backend, values.device, values.dtype) != "cpu":
+        return serve(SCORES, backend, call, options, listed=LISTED)
+    # The longer side's items are the contexts of the first direction: each pair has Gram gradients of the shorter one.
+    first, other = options.ways if call.images.width >= call.captions.width else options.ways[::-1]
+    arguments = call.empty_score, reduced_float32(False), *first.codes, other.inverse_temperature
+    return call.run(BOTH_WAYS, arguments, listed=LISTED_BOTH_WAYS)
+
+
+def one_product_serves(call: Call) -> bool:
+    """Whether both directions had better share a product. The factors of both sides are then made ahead: of items that
+    each meet as many rows as they have, for which two calls make them, too, and no more than can be held.
+    """
+    sides = call.images, call.captions
+    if not checkable() and any(side.offsets is not None for side in sides):
+        return False
+    rows = [len(side) * side.width if side.offsets is None else int(side.offsets[-1]) for side in sides]
+    share = 1 if call.pairs is None else len(call.pairs) / max(len(sides[0]) * len(sides[1]), 1)
+    size = 0
+    for own, other, side in zip(rows, rows[::-1], sides, strict=True):
+        if side.width > min(other * share, side.values.size(-1)):
+            return False
+        size += own * (side.width + 15)  # rows of a factor are padded
+    return size <= (MOST_FACTORS // 4 if call.gradients else MOST_FACTORS)

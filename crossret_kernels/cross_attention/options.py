@@ -50,7 +50,8 @@ class ScanOptions(Directed):
 
     Attributes:
         direction: "t2i": words attend to regions (Text-Image); "i2t": regions attend to words (Image-Text); "both": the
-            mean of both directions' scores, as SCAN's ensembles take it, of `scan_scores` and `scan_topk` alone.
+            mean of both directions' scores, as SCAN's ensembles take it, of `scan_scores` and `scan_topk` alone; "cpu"
+            and "torch" make both of one product.
         normalize: whether to divide every region and word by its L2 norm first (Eq. 1); zero vectors stay zero.
         raw_feature_norm: similarities' normalisation along the attending side: "softmax", "l2norm", "clipped_l2norm",
             "l1norm", "clipped_l1norm", "clipped" or "no_norm". "minmax" (SPARC, Bica et al. 2024) has no softmax behind

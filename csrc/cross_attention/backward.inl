@@ -16,6 +16,7 @@ struct AttentionBackwardBuffers {
   float* scaled_weights;  // 2 ∂L/∂(pᵀGp) · p, contexts × queries
   float* weight_panels;   // pᵀ as panels
   float* row;             // the queries of one item
+  float* turned_grads;    // of both directions ∂L/∂s of the other, group × block; else null
   // Where more than scores has gradients; else null.
   float* given;        // ∂L/∂(p / Σ p), contexts × queries
   float* contexts;     // contexts as floats, where the layout has pairs
@@ -31,6 +32,7 @@ struct AttentionBackwardBuffers {
     weight_grads = memory.floats(tile);
     scaled_weights = memory.floats(tile);
     weight_panels = memory.floats(pad_columns(most) * columns);
+    turned_grads = call.turned != nullptr ? memory.floats(tile) : nullptr;
     const bool more = call.given.there();
     given = more ? memory.floats(tile) : nullptr;
     contexts = memory.floats(more && call.context_layout.pairs() ? most * pad_row(dim) : 0);
@@ -89,7 +91,8 @@ static void given_gradients(const CrossAttentionCall& call, const CrossAttention
   }
 }
 
-// One context item and a block: the similarities' gradients of its pairs, and its Gram matrix's, which is added to.
+// One context item and a block: the similarities' gradients of its pairs, of a turned call in place of ∂L/∂n, and its
+// Gram matrix's, which is added to.
 static void backward_block(const CrossAttentionCall& call, const CrossAttentionGradients& out, const Rectangle& pairs,
                            const ContextGroup& group, int64_t item, int64_t row, const Factor& factor,
                            const QueryBlock& block, AttentionBackwardBuffers& buffers) {
@@ -134,15 +137,20 @@ static void backward_block(const CrossAttentionCall& call, const CrossAttentionG
   // ∂L/∂s of every pair, and what feature gradients need besides.
   c0 = 0;
   for (int64_t q = block.first; q < last; ++q) {
-    const int64_t n = call.queries.length(pairs.queries[q]), slot = pairs.slot(item, q), ldo = gram_row(n);
+    const int64_t n = call.queries.length(pairs.queries[q]), slot = pairs.slot(item, q);
     if (options.along_queries()) norm_gradients(options, tile, buffers.weight_grads, rows, c0, n, buffers.row);
-    float* ds = out.similarity_grads + out.similarity_offsets[slot];
+    const bool kept = out.similarity_grads != nullptr;
+    float* const ds = kept ? out.similarity_grads + out.similarity_offsets[slot] : buffers.weight_grads + c0;
+    const float* const added = buffers.turned_grads != nullptr ? buffers.turned_grads + row * ld : nullptr;
+    const int64_t ldo = kept ? gram_row(n) : ld;
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t j = 0; j < n; j += V::width) {
         const int64_t at = r * ld + c0 + j;
         const F s = V::load(tile.similarities + at, n - j), dx = V::load(buffers.weight_grads + at, n - j);
         const F product = V::load(grads.product + c0 + j, n - j), p = V::load(tile.weights + at, n - j);
-        V::store(ds + r * ldo + j, similarity_gradient(s, V::set(options.clip_slope), dx, product, p), n - j);
+        F grad = similarity_gradient(s, V::set(options.clip_slope), dx, product, p);
+        if (added != nullptr) grad = V::add(grad, V::load(added + at, n - j));
+        V::store(ds + r * ldo + j, grad, n - j);
         if (more) {
           const F weight = V::mul(p, V::load(queries.inverse + c0 + j, n - j));
           V::store(out.weights + out.similarity_offsets[slot] + r * ldo + j, weight, n - j);
@@ -159,7 +167,19 @@ static void cross_attention_backward(const CrossAttentionCall& call, const Cross
                                      const Rectangle& pairs, const ContextGroup& group, const QueryBlock& block,
                                      Workspace& memory) {
   AttentionBackwardBuffers buffers(call, memory);
-  for_each_context(call, pairs, group, block, buffers.forward, [&](int64_t item, int64_t row, const Factor& factor) {
+  const int64_t ld = buffers.forward.tile.ld;
+  similarities_of(call, pairs, group, block, buffers.forward.similarities, ld, buffers.forward.dots);
+  if (call.turned != nullptr) {
+    AttentionBackwardBuffers other(*call.turned, memory);
+    const Turned turned = turn(call, pairs, group, block, buffers.forward, other.forward);
+    for_each_context(
+        *call.turned, turned.pairs, turned.group, other.forward, [&](int64_t item, int64_t row, const Factor& factor) {
+          backward_block(*call.turned, *out.turned, turned.pairs, turned.group, item, row, factor, turned.block, other);
+          transpose(other.weight_grads, other.forward.tile.ld, factor.n, group.rows, buffers.turned_grads + row, ld,
+                    factor.n);
+        });
+  }
+  for_each_context(call, pairs, group, buffers.forward, [&](int64_t item, int64_t row, const Factor& factor) {
     backward_block(call, out, pairs, group, item, row, factor, block, buffers);
   });
 }

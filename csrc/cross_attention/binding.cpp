@@ -7,15 +7,23 @@ namespace crossret {
 
 namespace {
 
+// In one direction, or the mean of both.
+template <bool both_ways>
 struct CrossAttention {
   CrossAttentionOptions options;
+  float turned_lambda_softmax;
 
-  static CrossAttention take(Arguments& arguments) { return {take_attention_options(arguments)}; }
+  static CrossAttention take(Arguments& arguments) {
+    const CrossAttentionOptions options = take_attention_options(arguments);
+    return {options, both_ways ? static_cast<float>(arguments.take<double>()) : 0.0f};
+  }
 
   CrossAttentionCall call(const Batch& batch) const {
     CrossAttentionCall call{};
     batch.lay_out(call);
     call.options = options;
+    call.both_ways = both_ways;
+    call.turned_lambda_softmax = turned_lambda_softmax;
     return call;
   }
 
@@ -31,7 +39,7 @@ void factored_scores(StableIValue* stack, uint64_t n_arguments, uint64_t) {
   Arguments arguments(stack, n_arguments);
   const auto factors = arguments.take<Tensor>();
   Batch batch(arguments);
-  const CrossAttention operation = CrossAttention::take(arguments);
+  const auto operation = CrossAttention<false>::take(arguments);
   batch.read(arguments);
   CrossAttentionCall call = operation.call(batch);
   STD_TORCH_CHECK(factors.is_cpu() && factors.scalar_type() == torch::headeronly::ScalarType::Float &&
@@ -66,12 +74,18 @@ void factors(StableIValue* stack, uint64_t n_arguments, uint64_t) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(crossret, CPU, library) {
-  for (const char* name : {"scan_scores", "scan_scores.plain"}) library.impl(name, &scores<CrossAttention, false>);
+  for (const char* name : {"scan_scores", "scan_scores.plain"})
+    library.impl(name, &scores<CrossAttention<false>, false>);
   library.impl("scan_scores_factored", &factored_scores);
   library.impl("scan_factors", &factors);
-  library.impl("scan_scores_listed", &scores<CrossAttention, true>);
+  library.impl("scan_scores_listed", &scores<CrossAttention<false>, true>);
   for (const char* name : {"scan_scores_backward", "scan_scores_backward.plain"}) {
-    library.impl(name, &gradients<CrossAttention>);
+    library.impl(name, &gradients<CrossAttention<false>>);
+  }
+  for (const char* name : {"scan_both", "scan_both.plain"}) library.impl(name, &scores<CrossAttention<true>, false>);
+  library.impl("scan_both_listed", &scores<CrossAttention<true>, true>);
+  for (const char* name : {"scan_both_backward", "scan_both_backward.plain"}) {
+    library.impl(name, &gradients<CrossAttention<true>>);
   }
 }
 

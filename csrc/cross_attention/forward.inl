@@ -13,6 +13,7 @@ struct AttentionBuffers {
   AttentionTile tile;  // one item × block
   Queries queries;
   float** attended;  // destinations of the block's attended vectors
+  float* norms;      // of a turned block's queries
 
   AttentionBuffers(const Operands& operands, Workspace& memory) {
     const int64_t rows = operands.limits.rows, columns = operands.limits.columns;
@@ -21,8 +22,44 @@ struct AttentionBuffers {
     tile = {nullptr, memory.floats(rows * columns), columns, memory.floats(rows * V::width)};
     queries = take_queries(columns, memory);
     attended = memory.addresses<float>(columns);
+    norms = memory.floats(columns);
   }
 };
+
+// A group and a block in the other direction: the block's items are the contexts, the group's the queries.
+struct Turned {
+  Rectangle pairs;
+  ContextGroup group;
+  QueryBlock block;
+};
+
+// Turns the similarities of a group and a block, too. A rectangle with slots has one item on one side.
+static Turned turn(const CrossAttentionCall& call, const Rectangle& pairs, const ContextGroup& group,
+                   const QueryBlock& block, const AttentionBuffers& buffers, AttentionBuffers& turned) {
+  transpose(buffers.similarities, buffers.tile.ld, group.rows, block.columns, turned.similarities, turned.tile.ld,
+            round_up(group.rows, V::width));
+  for_each_row(call.contexts, pairs.contexts + group.first, 0, group.rows, [&](int64_t i, int64_t item, int64_t row) {
+    turned.norms[i] = call.turned->query_norms[call.contexts.items[item].first + row];
+  });
+  Turned made{};
+  made.pairs = {pairs.queries,
+                pairs.n_queries,
+                pairs.contexts,
+                pairs.n_contexts,
+                pairs.slots,
+                pairs.query_stride,
+                pairs.context_stride,
+                pairs.first_slot,
+                0,
+                false};
+  made.group.first = block.first;
+  made.group.count = block.count;
+  made.block.first = group.first;
+  made.block.count = group.count;
+  made.block.columns = group.rows;
+  made.block.norms = turned.norms;
+  return made;
+}
 
 // Calls visit(place, row) for every place of an item in results; row is −1 at places without a valid row.
 template <class Visit>
@@ -72,34 +109,33 @@ static void keep_attention(const CrossAttentionCall& call, const AttentionTile& 
 }
 
 // Calls visit(index of the item, its first row in the group, its factor) for every context item of a group, whose
-// similarities with the block are in the tile.
+// similarities are in the tile.
 template <class Visit>
 static void for_each_context(const Operands& operands, const Rectangle& pairs, const ContextGroup& group,
-                             const QueryBlock& block, AttentionBuffers& buffers, const Visit& visit) {
-  const int64_t ld = buffers.tile.ld;
-  similarities_of(operands, pairs, group, block, buffers.similarities, ld, buffers.dots);
+                             AttentionBuffers& buffers, const Visit& visit) {
   int64_t row = 0, factors = 0;
   for (int64_t i = group.first; i < group.first + group.count; ++i) {
     const int64_t n = operands.contexts.length(pairs.contexts[i]);
-    buffers.tile.similarities = buffers.similarities + row * ld;
+    buffers.tile.similarities = buffers.similarities + row * buffers.tile.ld;
     visit(i, row, factor_of(operands, pairs, group, i, row, factors));
     row += n;
     factors += operands.factor_floats(n, pairs.columns);
   }
 }
 
-static void cross_attention_forward(const CrossAttentionCall& call, const Rectangle& pairs, const ContextGroup& group,
-                                    const QueryBlock& block, Workspace& memory) {
-  AttentionBuffers buffers(call, memory);
+// Scores from similarities.
+static void score_items(const CrossAttentionCall& call, const Rectangle& pairs, const ContextGroup& group,
+                        const QueryBlock& block, AttentionBuffers& buffers) {
   const CrossAttentionOptions& options = call.options;
   if (call.made.attended) buffers.queries.attended = buffers.attended;
-  for_each_context(call, pairs, group, block, buffers, [&](int64_t item, int64_t, const Factor& factor) {
+  for_each_context(call, pairs, group, buffers, [&](int64_t item, int64_t, const Factor& factor) {
     if (call.made.attended) place_attended(call, pairs, item, block, buffers.attended);
     attend(options, call.queries, pairs, factor, block, buffers.tile, buffers.queries, nullptr);
     const float* relevance = buffers.queries.relevance;
     for (int64_t q = block.first; q < block.first + block.count; ++q) {
       const int64_t n = call.queries.length(pairs.queries[q]), slot = pairs.slot(item, q);
-      call.scores[slot] = pool(relevance, n, options.pooling, options.lambda_lse);
+      const float score = pool(relevance, n, options.pooling, options.lambda_lse);
+      call.scores[slot] = call.averages ? 0.5f * call.scores[slot] + 0.5f * score : score;
       if (call.made.there()) {
         keep_attention(call, buffers.tile, buffers.queries, call.contexts.items[pairs.contexts[item]],
                        call.queries.items[pairs.queries[q]], slot, relevance - buffers.queries.relevance);
@@ -107,6 +143,17 @@ static void cross_attention_forward(const CrossAttentionCall& call, const Rectan
       relevance += n;
     }
   });
+}
+
+static void cross_attention_forward(const CrossAttentionCall& call, const Rectangle& pairs, const ContextGroup& group,
+                                    const QueryBlock& block, Workspace& memory) {
+  AttentionBuffers buffers(call, memory);
+  similarities_of(call, pairs, group, block, buffers.similarities, buffers.tile.ld, buffers.dots);
+  score_items(call, pairs, group, block, buffers);
+  if (call.turned == nullptr) return;
+  AttentionBuffers of_turned(*call.turned, memory);
+  const Turned turned = turn(call, pairs, group, block, buffers, of_turned);
+  score_items(*call.turned, turned.pairs, turned.group, turned.block, of_turned);
 }
 
 }  // namespace CROSSRET_ISA

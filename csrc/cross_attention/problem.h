@@ -39,9 +39,14 @@ struct AttentionOf {
 
 struct CrossAttentionCall : Operands {
   CrossAttentionOptions options;
-  float* scores;                   // by slot
-  AttentionOf<float> made;         // results of a forward pass; all null where scores alone are wanted
-  AttentionOf<const float> given;  // their gradients in a backward pass, by the pairs' places in the caller's list
+  float* scores;                     // by slot
+  bool averages;                     // whether a score becomes the mean of its own and what is there
+  bool both_ways;                    // whether scores are the mean of both directions'
+  float turned_lambda_softmax;       // of the other direction
+  const CrossAttentionCall* turned;  // of both directions the other, whose similarities are the transpose; else null
+  const float* query_norms;          // of the turned call, of all rows
+  AttentionOf<float> made;           // results of a forward pass; all null where scores alone are wanted
+  AttentionOf<const float> given;    // their gradients in a backward pass, by the pairs' places in the caller's list
 };
 
 // The backward pass of some of the pairs. `similarity_grads` holds ∂L/∂s of each pair, (contexts × queries) with row
@@ -56,6 +61,9 @@ struct CrossAttentionGradients {
   const int64_t* query_offsets;
   float* gram_grads;
   const int64_t* gram_offsets;
+  // Of both directions the other's, else null. These have no `similarity_grads` of their own, and a Gram matrix for
+  // each pair: zeros but for one pair of those that a task takes of an item.
+  const CrossAttentionGradients* turned;
   // Where more than scores has gradients:
   const int64_t* places;  // by slot, in the caller's list
   float* weights;         // laid out as similarity_grads
@@ -69,8 +77,9 @@ struct CrossAttentionKernels {
                    const QueryBlock&, Workspace&);
   void (*feature_gradients)(const CrossAttentionCall&, const CrossAttentionGradients&, bool of_contexts,
                             const ItemPairs&, const JobGroup&, int64_t column, Workspace&);
-  // The triangular factor of one item's Gram matrix, as `Operands` keeps it.
-  void (*keep_factor)(const RaggedView&, int64_t item, int64_t longest, int64_t ld, float* out, Workspace&);
+  // The triangular factor of one item's Gram matrix, as `Operands` keeps it, and its rows' norms unless null.
+  void (*keep_factor)(const RaggedView&, int64_t item, int64_t longest, int64_t ld, float* out, float* norms,
+                      Workspace&);
   // Workspace that each takes, counted.
   void (*forward_memory)(const CrossAttentionCall&, Workspace&);
   void (*backward_memory)(const CrossAttentionCall&, Workspace&);

@@ -223,21 +223,28 @@ static inline float* panel_column(float* panels, int64_t column, int64_t depth) 
   return panels + column / kPanel * kPanel * depth + column % kPanel;
 }
 
-// Writes n rows (row stride ld) as the columns of panels `depth` deep, transposed in registers. Columns up to a whole
-// vector become zero.
-static void transpose_to_panels(const float* rows, int64_t ld, int64_t n, int64_t depth, float* panels) {
+// Writes n rows (row stride ld) of `depth` numbers as columns (row stride ld_out), transposed in registers. Columns
+// from n up to `width`, which is less than a vector away, become zero.
+static void transpose(const float* rows, int64_t ld, int64_t n, int64_t depth, float* out, int64_t ld_out,
+                      int64_t width) {
   for (int64_t r = 0; r < n; r += V::width) {
-    float* out = panel_column(panels, r, depth);
-    const int64_t valid_rows = n - r < V::width ? n - r : V::width;
     for (int64_t k = 0; k < depth; k += V::width) {
       F square[V::width];
       for (int i = 0; i < V::width; ++i) {
-        square[i] = i < valid_rows ? V::load(rows + (r + i) * ld + k, depth - k) : V::zero();
+        square[i] = r + i < n ? V::load(rows + (r + i) * ld + k, depth - k) : V::zero();
       }
       V::transpose(square);
       const int64_t valid = depth - k < V::width ? depth - k : V::width;
-      for (int64_t i = 0; i < valid; ++i) V::store(out + (k + i) * kPanel, square[i]);
+      for (int64_t i = 0; i < valid; ++i) V::store(out + (k + i) * ld_out + r, square[i], width - r);
     }
+  }
+}
+
+// Writes n rows (row stride ld) as the columns of panels `depth` deep. Columns up to a whole vector become zero.
+static void transpose_to_panels(const float* rows, int64_t ld, int64_t n, int64_t depth, float* panels) {
+  for (int64_t r = 0; r < n; r += kPanel) {
+    const int64_t columns = n - r < kPanel ? n - r : kPanel;
+    transpose(rows + r * ld, ld, columns, depth, panel_column(panels, r, depth), kPanel, round_up(columns, V::width));
   }
 }
 

@@ -170,8 +170,8 @@ struct Operands {
   Limits limits;
   bool factors;                   // whether ‖attended‖ is wanted
   bool vectors;                   // whether attended vectors are wanted, for which triangular factors do not serve
-  const float* kept_factors;      // triangular factors that the caller kept, item by item; else null
-  int64_t kept_floats, kept_row;  // item and row stride of these
+  const float* kept_factors;      // triangular factors made ahead of the call; else null
+  int64_t kept_floats, kept_row;  // item and row stride of these; items without a stride lie one behind the other
   bool dots;                      // whether products may be dot products, whose last bits differ
 
   // Whether ‖Σ p c‖ of n contexts is ‖U p‖, U the triangular factor of their Gram matrix, UᵀU = C Cᵀ, or ‖Cᵀp‖, by

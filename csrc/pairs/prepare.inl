@@ -142,7 +142,9 @@ static Factor factor_of(const Operands& operands, const Rectangle& pairs, const 
                         int64_t row, int64_t factors) {
   const int64_t n = operands.contexts.length(pairs.contexts[i]);
   if (operands.kept_factors != nullptr) {
-    return {true, n, n, operands.kept_factors + pairs.contexts[i] * operands.kept_floats, operands.kept_row};
+    const int64_t context = pairs.contexts[i], first = operands.contexts.items[context].first * operands.kept_row;
+    const int64_t at = operands.kept_floats > 0 ? context * operands.kept_floats : first;
+    return {true, n, n, operands.kept_factors + at, operands.kept_row};
   }
   const bool triangular = operands.triangular(n, pairs.columns);
   const int64_t rows = triangular ? n : operands.contexts.dim;
@@ -188,8 +190,9 @@ static void make_factors(const Operands& operands, const Rectangle& pairs, const
   }
 }
 
-// Stores an item's triangular factor in (longest, ld), padded with zeros; counts the workspace where `out` is null.
-static void keep_factor(const RaggedView& side, int64_t item, int64_t longest, int64_t ld, float* out,
+// Stores an item's triangular factor in (longest, ld), padded with zeros, and unless it is null the norms of its rows;
+// counts the workspace where `out` is null.
+static void keep_factor(const RaggedView& side, int64_t item, int64_t longest, int64_t ld, float* out, float* norms,
                         Workspace& memory) {
   const int64_t row = pad_row(side.dim);
   float* const copied = memory.floats(side.longest * row);
@@ -197,7 +200,10 @@ static void keep_factor(const RaggedView& side, int64_t item, int64_t longest, i
   float* const scratch = memory.floats(factor_scratch(side.longest));
   if (out == nullptr) return;
   const int64_t n = side.length(item);
-  for (int64_t r = 0; r < n; ++r) copy_floats(side, item, r, copied + r * row);
+  for (int64_t r = 0; r < n; ++r) {
+    const float norm = copy_floats(side, item, r, copied + r * row);
+    if (norms != nullptr) norms[r] = norm;
+  }
   factor_rows(copied, row, n, side.dim, factor, scratch);
   for (int64_t r = 0; r < longest; ++r) {
     for (int64_t k = 0; k < ld; ++k) out[r * ld + k] = r < n && k < n ? factor[r * gram_row(n) + k] : 0.0f;

@@ -84,6 +84,9 @@ def run(case: str) -> float:
         torch.set_num_threads(16)
         corpus = torch.randn(1, 1024).expand(4000 * 36, 1024), torch.arange(0, 4000 * 36 + 1, 36)  # one row in memory
         return rise(lambda: scan_scores(corpus, torch.randn(20, 20, 1024), backend="cpu"))
+    if case == "both":  # 29 MiB of factors
+        corpus = torch.randn(1, 64).expand(4000 * 36, 64), torch.arange(0, 4000 * 36 + 1, 36)
+        return rise(lambda: scan_scores(corpus, torch.randn(20, 20, 64), direction="both", backend="cpu"))
     if case == "slice":  # a copy of it would take 98 MiB
         regions, words = torch.randn(700, 40, 1024), torch.randn(2, 5, 1024)
         return rise(lambda: (scan_scores(regions[:, :36], words), maxsim_scores(regions[:, :36], words)))
@@ -157,12 +160,14 @@ def run(case: str) -> float:
         "dense": (256, 256, 36, 20, 32),  # 180 MiB of attention
         "expanded": (4300, 4300, 1, 1, 4),  # a copy of the weights would take 71 MiB
         "sparse": (256, 256, 36, 20, 32),
+        "both backward": (700, 400, 36, 20, 36),  # 7 MiB of factors, 0.9 GiB of attention
         "bfloat16": (171, 75, 36, 36, 2048),  # 48 and 21 MiB of sums
         "float16": (1000, 4, 36, 20, 512),  # 70 and 0.2 MiB
     }[case]
     regions = torch.randn(n_images, n_regions, dim, dtype=dtype).requires_grad_()
     words = torch.randn(n_captions, n_words, dim, dtype=dtype).requires_grad_()
-    scores = scan_scores(regions, words, direction="i2t", backend="cpu")
+    direction = "both" if case.startswith("both") else "i2t"
+    scores = scan_scores(regions, words, direction=direction, backend="cpu")
     weights = torch.ones(()).expand_as(scores) if case == "expanded" else torch.randn_like(scores)
     if case in ("sparse", "bfloat16"):
         weights[torch.rand_like(weights) < (0.99 if case == "bfloat16" else 0.6)] = 0

@@ -107,6 +107,20 @@ def test_opcheck_of_both_directions(options: dict[str, Any], pairs: bool) -> Non
     torch.library.opcheck(torch.ops.crossret.maxsim_both.default, (*arguments.values(), *own))
 
 
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+def test_opcheck_of_attention_in_both_directions(direction: str, pairs: bool) -> None:
+    arguments = operands("scan_both", pairs=pairs)
+    own = (None, False, *ScanOptions(direction=direction, normalize=True).codes, 4.0)
+    grads = randn(4, seed=2) if pairs else randn(3, 2, seed=2)
+    torch.library.opcheck(
+        torch.ops.crossret.scan_both_backward.default, (grads, *arguments.values(), *own, True, False)
+    )
+    for side in ("regions", "words"):
+        arguments[side].requires_grad_()
+    torch.library.opcheck(torch.ops.crossret.scan_both.default, (*arguments.values(), *own))
+
+
 @pytest.mark.parametrize("attended", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("places", [(7, 4), (13, 9)], ids=["as many as rows", "more"])

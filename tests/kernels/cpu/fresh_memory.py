@@ -28,7 +28,7 @@ KINDS = ((torch.float32, False), (torch.bfloat16, True))  # dtype, normalize
 OPTIONS = [
     *((scan_scores, {"raw_feature_norm": norm, "pooling": pooling, "direction": direction})
       for norm, pooling in (("clipped_l2norm", "lse"), ("l1norm", "avg"), ("softmax", "max"), ("no_norm", "sum"))
-      for direction in ("t2i", "i2t")),
+      for direction in ("t2i", "i2t", "both")),
     *((maxsim_scores, {"direction": direction}) for direction in ("t2i", "i2t")),
 ]  # fmt: skip
 

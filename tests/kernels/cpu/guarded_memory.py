@@ -129,6 +129,13 @@ def compare(placement: str, normalize: bool, dim: int, dtype: torch.dtype, pairs
             theirs = backward(grads, *expected_kept, *plain, *others, *saves, True, True)
             assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
             agreed += 2
+            if name == "scan_scores":
+                both, gradients = torch.ops.crossret.scan_both, torch.ops.crossret.scan_both_backward
+                own = (*others, 4.0)
+                ours = both(*fenced, *own), *gradients(fenced_grads, *fenced, *own, True, True)
+                theirs = both(*plain, *own), *gradients(grads, *plain, *own, True, True)
+                assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+                agreed += 1
             if name == "scan_scores" and pairs is not None:
                 places = (18, 13) if options["direction"] == "t2i" else (13, 18)
                 shapes = (len(pairs),), (len(pairs), places[0], dim), (len(pairs), *places), (len(pairs), places[0])

@@ -44,7 +44,12 @@ def gradients(
 
 @pytest.mark.parametrize(
     ("function", "direction", "dtype"),
-    [(scan_scores, "t2i", torch.float16), (scan_scores, "i2t", torch.bfloat16), (maxsim_scores, "t2i", torch.bfloat16)],
+    [
+        (scan_scores, "t2i", torch.float16),
+        (scan_scores, "i2t", torch.bfloat16),
+        (scan_scores, "both", torch.bfloat16),
+        (maxsim_scores, "t2i", torch.bfloat16),
+    ],
 )
 @pytest.mark.parametrize(
     ("images", "captions", "wanted"),

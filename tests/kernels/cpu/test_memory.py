@@ -68,7 +68,7 @@ def test_guarded_blocks_full_of_garbage_change_nothing(tmp_path: Path, plain_res
 
 def test_the_workspace_is_bounded_whatever_the_batch() -> None:
     cases = ["scores", "threads", "slice", "pairs", "gram", "dense", "sparse", "expanded", "maxsim backward"]
-    assert_peaks_rise_by_at_most(64, *cases, *HALF)
+    assert_peaks_rise_by_at_most(64, *cases, "both", "both backward", *HALF)
 
 
 def test_pairs_are_listed_in_slices_where_no_gradient_keeps_them() -> None:

@@ -9,6 +9,7 @@ import torch
 from hypothesis import assume, example, given
 
 from crossret_kernels import scan_scores
+from crossret_kernels.cross_attention import op
 from tests.kernels.strategies import (
     DIRECTIONS,
     IN_HALF_RANGE,
@@ -58,6 +59,20 @@ def test_torch_is_exact_in_float64(batch: Features, options: dict[str, Any]) -> 
     check_float64(scan_scores, batch, options)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@examples(30)
+@given(batch=features(IN_HALF_RANGE), options=scan_options("cpu", ("both",)))
+def test_both_directions_from_one_product(dtype: torch.dtype, batch: Features, options: dict[str, Any]) -> None:
+    batch = batch.to(dtype).to(torch.float64)
+    assume(well_posed(batch, options))
+    expected = Expectation.of(scan_scores, batch, dtype, **options)
+    expected.check_faults()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(op, "one_product_serves", lambda _: True)
+        for isa in ISAS:
+            expected.check("cpu", isa)
+
+
 @examples(50)
 @given(batch=features(most=(3, 4)), options=scan_options(directions=("both",)))
 def test_both_directions(batch: Features, options: dict[str, Any]) -> None:
@@ -69,7 +84,7 @@ def test_both_directions(batch: Features, options: dict[str, Any]) -> None:
     expected.check("cpu")
 
 
-@pytest.mark.parametrize("direction", ["t2i", "i2t"])
+@pytest.mark.parametrize("direction", ["t2i", "i2t", "both"])
 def test_batches_of_many_blocks_and_groups(direction: str) -> None:
     """More images than a group holds, more words than a block, one image and one caption far longer than the rest."""
     generator = torch.Generator().manual_seed(0)
@@ -91,8 +106,9 @@ def test_batches_of_many_blocks_and_groups(direction: str) -> None:
         expected.check("cpu", isa)
 
 
-@pytest.mark.parametrize("direction", ["t2i", "i2t"])
-def test_gradients_of_more_pairs_than_a_chunk_holds(direction: str) -> None:
+@pytest.mark.parametrize("direction", ["t2i", "i2t", "both"])
+def test_gradients_of_more_pairs_than_a_chunk_holds(direction: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(op, "one_product_serves", lambda _: True)
     generator = torch.Generator().manual_seed(1)
     regions, words = torch.randn(100, 24, 8, generator=generator), torch.randn(250, 12, 8, generator=generator)
     lengths = [torch.randint(1, n + 1, (count,), generator=generator) for n, count in ((24, 100), (12, 250))]

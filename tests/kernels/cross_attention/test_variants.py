@@ -19,6 +19,7 @@ from crossret_kernels import (
     scan_scores,
     scan_topk,
 )
+from crossret_kernels.cross_attention import op
 from crossret_kernels.two_sides import check_supported
 from tests.kernels.strategies import Features
 from tests.kernels.tolerance import DEFAULTS, ISAS, Expectation, cpu_isa, well_posed
@@ -195,7 +196,8 @@ def test_minmax_of_any_size(scale: float, backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
 @pytest.mark.parametrize("listed", [False, True])
-def test_both_directions_are_the_mean(listed: bool, backend: str) -> None:
+def test_both_directions_are_the_mean(listed: bool, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(op, "one_product_serves", lambda _: True)
     regions, words = (side.requires_grad_() for side in sides(torch.float32))
     lengths = torch.tensor([5, 0, 4]), LENGTHS[1]
     call: dict[str, Any] = {"backend": backend, "empty_score": -3.4e38, "pooling": "lse", "focal": True}
@@ -223,6 +225,48 @@ def test_both_directions_are_the_mean(listed: bool, backend: str) -> None:
     for ours, expected in zip(*made, strict=True):
         torch.testing.assert_close(ours, expected)
     assert (made[0][0] == -3.4e38).sum() == (2 if listed else 4)
+
+
+@pytest.mark.parametrize(
+    ("n_images", "n_captions", "dim", "count", "layout", "together"),
+    [
+        (7, 20, 40, None, "padded", True),
+        (7, 20, 40, None, "packed", True),
+        (7, 20, 40, None, "listed", True),
+        (7, 20, 40, 140, "padded", True),
+        (7, 20, 40, 14, "padded", False),  # two captions of each image: their 10 words are fewer than its 36 regions
+        (1, 20, 40, None, "padded", True),
+        (20, 1, 40, None, "padded", False),
+        (7, 20, 35, None, "padded", False),  # regions are more than D
+        (7, 0, 40, None, "padded", False),
+    ],
+)
+def test_one_product_where_factors_pay(
+    n_images: int, n_captions: int, dim: int, count: int | None, layout: str, together: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Either way the scores are the same."""
+    generator = torch.Generator().manual_seed(0)
+    given: list[Any] = []
+    for n, rows in ((n_images, 36), (n_captions, 5)):
+        values = torch.randn(n, rows, dim, generator=generator)
+        packed = values.flatten(0, 1), torch.arange(n + 1) * rows
+        given.append({"padded": values, "packed": packed, "listed": list(values)}[layout])
+    pairs = None if count is None else torch.cartesian_prod(torch.arange(n_images), torch.arange(n_captions))[:count]
+    calls: list[str] = []
+
+    def counted(run: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
+        return lambda *arguments: calls.append(name) or run(*arguments)
+
+    for name in ("BOTH_WAYS", "LISTED_BOTH_WAYS"):
+        monkeypatch.setattr(op, name, counted(getattr(op, name), name))
+    options: dict[str, Any] = {"direction": "both", "lambda_softmax": (9.0, 4.0), "pairs": pairs}
+    found, expected = (scan_scores(*given, backend=backend, **options) for backend in ("cpu", "torch"))
+    torch.testing.assert_close(found, expected)
+    assert calls == (["LISTED_BOTH_WAYS" if layout == "listed" else "BOTH_WAYS"] if together else [])
+    monkeypatch.setattr(op, "MOST_FACTORS", 0)
+    torch.testing.assert_close(scan_scores(*given, backend="cpu", **options), expected)
+    assert len(calls) == together
 
 
 def test_the_best_by_both_directions() -> None:
