@@ -13,6 +13,7 @@ from crossret.hyperparameters.training import TrainingConfig
 Loss: TypeAlias = Literal["triplet", "infonce", "sigmoid"]
 Negatives: TypeAlias = Literal["hardest", "sum"]
 Pooling: TypeAlias = Literal["lse", "avg", "sum", "max", "softmax"]
+SHARPENED = "lse", "softmax"  # poolings with a λ₂
 
 MOST_LAYERS, MOST_HEADS = 256, 1024
 

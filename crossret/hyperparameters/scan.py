@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from crossret.hyperparameters.config import check_at_least, check_positive, option
-from crossret.hyperparameters.model import ModelConfig, Negatives, Pooling
+from crossret.hyperparameters.model import SHARPENED, ModelConfig, Negatives, Pooling
 
 CrossAttention: TypeAlias = Literal["t2i", "i2t", "sum_max_t2i", "sum_max_i2t", "ensemble"]
 RawFeatureNorm: TypeAlias = Literal[
@@ -38,7 +38,7 @@ class ScanConfig(ModelConfig):
             `crossret evaluate RUN DATA --ensemble RUN` does.
         raw_feature_norm, clip_slope: normalisation of similarities; the paper's [s]₊ is clip_slope 0, its code's 0.1.
         lambda_softmax, pooling, lambda_lse: λ₁, pooling and λ₂ of the one direction, of t2i in an ensemble.
-            Sum-Max uses none of them. λ₂ is used by "lse" alone.
+            Sum-Max uses none of them. λ₂ is used by "lse" and "softmax" alone.
         i2t_lambda_softmax, i2t_pooling, i2t_lambda_lse: the same of i2t in an ensemble, used there alone.
         margin: alpha of the triplet loss.
         negatives: "hardest" (Eq. 12), or "sum" over all negatives of the batch (Eq. 11).
@@ -58,7 +58,7 @@ class ScanConfig(ModelConfig):
     clip_slope: float = option(0.1, "Slope of the clip below zero; the paper's is 0.")
     lambda_softmax: float = option(9.0, "Inverse temperature of the attention.")
     pooling: Pooling = option("avg", "How relevances become a score.")
-    lambda_lse: float = option(6.0, "Sharpness of LSE pooling.")
+    lambda_lse: float = option(6.0, "Sharpness of lse and softmax pooling.")
     i2t_lambda_softmax: float = option(4.0, "As lambda_softmax, of i2t in an ensemble.")
     i2t_pooling: Pooling = option("avg", "As pooling, of i2t in an ensemble.")
     i2t_lambda_lse: float = option(5.0, "As lambda_lse, of i2t in an ensemble.")
@@ -118,9 +118,9 @@ class ScanConfig(ModelConfig):
         unused = [*super().unused(), *([] if self.cross_attention == "ensemble" else of_i2t)]
         if not self.raw_feature_norm.startswith("clipped"):
             unused.append("clip_slope")
-        if self.pooling != "lse":
+        if self.pooling not in SHARPENED:
             unused.append("lambda_lse")
-        if self.cross_attention == "ensemble" and self.i2t_pooling != "lse":
+        if self.cross_attention == "ensemble" and self.i2t_pooling not in SHARPENED:
             unused.append("i2t_lambda_lse")
         return unused
 

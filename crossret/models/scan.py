@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from crossret.encoders import RegionEncoder, TokenEncoder, WordEncoder
 from crossret.hyperparameters import ScanConfig
+from crossret.hyperparameters.model import SHARPENED
 from crossret.losses import matching_loss
 from crossret.models.attention import AttentionMap, paired, word_region_attention
 from crossret.models.base import Model
@@ -72,6 +73,9 @@ class Scan(Model):
         return ScoreShares.adding_up(self.score(images, captions, paired(images, captions)), parts)
 
     def _scorers(self) -> list[Any]:
+        """One for each direction."""
+        if isinstance(self.scorer, CrossAttentionScorer):
+            return [CrossAttentionScorer(options=way) for way in self.scorer.options.ways]
         return list(self.scorer.scorers) if isinstance(self.scorer, EnsembleScorer) else [self.scorer]
 
 
@@ -80,6 +84,13 @@ def _scorer(config: ScanConfig) -> nn.Module:
         return SumMaxScorer("t2i")
     if config.cross_attention == "sum_max_i2t":
         return SumMaxScorer("i2t")
-    if config.cross_attention == "ensemble":
-        return EnsembleScorer(CrossAttentionScorer(**config.attention_options(way)) for way in ("t2i", "i2t"))
-    return CrossAttentionScorer(**config.attention_options(config.cross_attention))
+    if config.cross_attention != "ensemble":
+        return CrossAttentionScorer(**config.attention_options(config.cross_attention))
+    ways = [config.attention_options(way) for way in ("t2i", "i2t")]
+    same_sharpness = config.pooling not in SHARPENED or config.lambda_lse == config.i2t_lambda_lse
+    if config.pooling == config.i2t_pooling and same_sharpness:
+        # Directions that differ in λ₁ alone share a product.
+        return CrossAttentionScorer(
+            **{**ways[0], "direction": "both", "lambda_softmax": tuple(way["lambda_softmax"] for way in ways)}
+        )
+    return EnsembleScorer(CrossAttentionScorer(**way) for way in ways)
