@@ -369,7 +369,8 @@ static void relevance_gradient(const Queries& queries, const float* query_norms,
 
 // ∂L/∂p of one vector of queries but for what goes through Σ p, in place of G p, G = C Cᵀ; and 2 ∂L/∂‖a‖² p in
 // scaled_weights. `given` is null or ∂L/∂(p / Σ p) besides. Returns their mean by p: it is what goes through Σ p, as
-// results are the same of all multiples of p. Where nothing does it is rounding, which λ and long features would magnify.
+// results are the same of all multiples of p. Where nothing does it is rounding, which λ and long features would
+// magnify.
 static F weight_gradients(int64_t rows, const AttentionTile& tile, const Queries& queries, const float* query_norms,
                           int64_t j, QueryGradients& grads, const float* given, float* weight_grads,
                           float* scaled_weights) {
