@@ -194,7 +194,7 @@ def test_best_contexts_of_another_batch_raise(kept: Tensor) -> None:
 
 
 @operations
-@pytest.mark.parametrize("code", [-1, 7])
+@pytest.mark.parametrize("code", [-1, 8])
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_direct_calls_with_unknown_options_raise(name: str, number: int, code: int) -> None:
     options: list[Any] = list(OPTIONS[name.removesuffix("_backward")])
