@@ -97,7 +97,8 @@ def recompute_row(run, item, first, count, row, KIND: tl.constexpr):
         else:
             p = tl.exp2(logits_of(n, shift, run, KIND))
         if KIND.FOCAL:
-            p = tl.where(p > tl.load(places + LEAST * decoded(run.sizes.kept_plane)), p, 0.0)
+            least = tl.load(places + LEAST * decoded(run.sizes.kept_plane))
+            p = tl.where(p > least, p, 0.0)
         x = tl.load(run.contexts.rows + int64(context + c) * KIND.D + d, mask=d < KIND.D, other=0.0).to(tl.float32)
         attended += p * scales * x
         totals += p

@@ -162,6 +162,8 @@ SOFT = {"context_pooling": "lse", "clip_slope": 0.1}
 soft = partial(maxsim, gradients=True, options=SOFT)
 long_features = partial(Case, "maxsim", regions=(50, 50), dim=1024, gradients=True)
 
+PROJECTED = {"direction": "i2t", "relevance": "projection", "pooling": "max", "normalize": True}
+
 # These compile to the same but for a step or two, whatever they are compiled for.
 WITHOUT_PRODUCTS = {
     "pack_rows", "pool", "relevance_gradients", "store_gradients", "add_listed_gradients", "query_statistics",
@@ -192,24 +194,21 @@ COVERING = [
     scan("float16", (80,), options={"raw_feature_norm": "softmax", "pooling": "sum", "normalize": True}),
     scan("tf32", mostly(80, of=(80, 90)), gradients=True),
     scan("tf32", (100,), dim=100, options={"raw_feature_norm": "l1norm", "pooling": "max"}),
-    scan("tf32", gradients=True, options={"direction": "i2t", "raw_feature_norm": "l2norm", "lambda_softmax": 100.0}),
+    scan("tf32", gradients=True, options={"direction": "i2t", "focal": True, "lambda_softmax": 100.0}),
     scan("float32", gradients=True, options={"pooling": "lse", "normalize": True}),
     scan("tf32", dim=300, options={"raw_feature_norm": "clipped", "pooling": "lse", "lambda_lse": 200.0}),
     scan("bfloat16", pairs=True, dim=100, gradients=True, options={"raw_feature_norm": "no_norm", "pooling": "max"}),
     scan("tf32", pairs=True, options={"direction": "i2t", "raw_feature_norm": "clipped_l1norm"}),
     scan("bfloat16", regions=(40, 128), words=(20, 64), gradients=True),
-    scan("float16", regions=(20, 60), words=(40, 128), gradients=True),
+    scan("float16", regions=(20, 60), words=(40, 128), gradients=True, options={"raw_feature_norm": "minmax"}),
     patches("bfloat16", mostly(80, 90), gradients=True, options={"pooling": "lse"}),
     patches("tf32", gradients=True, dim=100, options={"direction": "i2t", "lambda_softmax": 100.0}),
     patches("float32", (80,), gradients=True, options={"raw_feature_norm": "softmax"}),
-    patches("float16", pairs=True, gradients=True, options={"pooling": "max", "normalize": True}),
-    scan("bfloat16", gradients=True, options={"focal": True, "lambda_softmax": 20.0}),
-    patches("bfloat16", gradients=True, options={"raw_feature_norm": "minmax", "relevance": "projection"}),
+    patches("float16", pairs=True, gradients=True, options={"raw_feature_norm": "minmax", "focal": True, **PROJECTED}),
     attended("bfloat16", mostly(90)),
     attended("float32", (80, 90), dim=100, options={"normalize": True, "raw_feature_norm": "l1norm", "pooling": "lse"}),
-    attended("tf32", packed=True, function=scan_attention, options={"direction": "i2t", "pooling": "max"}),
+    attended("tf32", packed=True, function=scan_attention, options={"raw_feature_norm": "minmax", **PROJECTED}),
     attended("float16", regions=(100, 128), options={"raw_feature_norm": "softmax"}),
-    attended("bfloat16", options={"raw_feature_norm": "minmax", "focal": True, "relevance": "projection"}),
     maxsim("bfloat16", ARCHITECTURES, gradients=True),
     maxsim("float16", pairs=True, options={"direction": "i2t", "pooling": "avg", "normalize": True}),
     maxsim("float32", dim=100, gradients=True, packed=True, options={"pooling": "max"}),
