@@ -22,7 +22,8 @@ def attention_weights(similarities: Tensor, context_mask: Tensor, query_mask: Te
     contexts = context_mask[..., :, None]
     counts = contexts.sum(-2, keepdim=True)
     if options.norm == "minmax":
-        p = _spread(similarities, contexts, 1 / counts if options.threshold is None else options.threshold)
+        own = counts.to(similarities.dtype).reciprocal() if options.threshold is None else options.threshold
+        p = _spread(similarities, contexts, own)
     else:
         p = torch.softmax(attention_logits(similarities, context_mask, query_mask, options), -2)
     if not options.focal:

@@ -146,8 +146,8 @@ def scan_scores(
 def score_call(call: Call, options: ScanOptions, backend: str | None) -> Tensor:
     """Scores of a checked call, (n_images, n_captions), or (P,) of selected pairs."""
     values = call.values
-    together = options.direction == "both" and options.unsupported("cpu") is None and one_product_serves(call)
-    if not together or select_backend(backend, values.device, values.dtype) != "cpu":
+    by_cpu = options.direction == "both" and select_backend(backend, values.device, values.dtype) == "cpu"
+    if not by_cpu or not one_product_serves(call):
         return serve(SCORES, backend, call, options, listed=LISTED)
     # The longer side's items are the contexts of the first direction: each pair has Gram gradients of the shorter one.
     first, other = options.ways if call.images.width >= call.captions.width else options.ways[::-1]

@@ -50,14 +50,15 @@ class ScanOptions(Directed):
 
     Attributes:
         direction: "t2i": words attend to regions (Text-Image); "i2t": regions attend to words (Image-Text); "both": the
-            mean of both directions' scores, as SCAN's ensembles take it, of `scan_scores` and `scan_topk` alone; "cpu"
-            and "torch" make both of one product.
+            mean of both directions' scores, as SCAN's ensembles take it, of `scan_scores` and `scan_topk` alone.
+            "torch" makes both of one product, and "cpu" where docs/kernels.md §1 says; else a call makes each.
         normalize: whether to divide every region and word by its L2 norm first (Eq. 1); zero vectors stay zero.
         raw_feature_norm: similarities' normalisation along the attending side: "softmax", "l2norm", "clipped_l2norm",
             "l1norm", "clipped_l1norm", "clipped" or "no_norm". "minmax" (SPARC, Bica et al. 2024) has no softmax behind
             it: of the similarities s of a query with its C contexts n = (s − min s) / (max s − min s), 0 where it is
             below the threshold, and the weights are n / Σ n. Gradients go through min and max, which ties share. Where
-            all s are equal, as of one context, the weights are 1 / C and have no gradient.
+            all s are equal bit for bit, as of one context, the weights are 1 / C and have no gradient; what rounding
+            keeps apart, as it may products of equal rows by PyTorch operations, is spread, too.
         clip_slope: slope of the leaky clip below zero in the clipped modes; 0 is the paper's [s]₊, 0.1 its code.
         lambda_softmax: inverse temperature λ₁ of the attention (Eq. 3), which "minmax" does not use; of direction
             "both" one for both, or a pair (of t2i, of i2t).

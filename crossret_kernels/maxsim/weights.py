@@ -35,8 +35,8 @@ def weighted(
     """
     choose("context_pooling beside weights", options.context_pooling, ("max",))
     own = int(options.direction == "t2i")
+    given = _as_given(weights, (call.images, call.captions)[own], name)
     sides = [call.images.joined(), call.captions.joined()]
-    given = _as_given(weights, sides[own], name)
     for place, side in enumerate(sides):
         if side.offsets is None and side.values.size(1):
             rows, there = pad_items(side)
@@ -61,10 +61,18 @@ def _as_given(weights: Array | Sequence[Array], side: Ragged, name: str) -> Tens
         if not isinstance(part, Tensor) or not part.is_floating_point():
             kind = part.dtype if isinstance(part, Tensor) else type(part).__name__
             raise TypeError(f"{name} must be floating-point numbers, a tensor or an array, not {kind}")
-    given = torch.cat(parts) if len(parts) > 1 else parts[0]
-    expected = side.values.shape[:-1]
-    if given.shape != expected:
-        raise ValueError(f"{name} must have shape {tuple(expected)}, one for each row, got {tuple(given.shape)}")
-    if given.device != side.values.device:
-        raise ValueError(f"{name} are on {given.device} but the features on {side.values.device}")
-    return given
+    rows = [side.values] if side.items is None else [*side.items]
+    if isinstance(weights, (list, tuple)) and side.items is None and len(side) == len(parts) == 1:
+        parts = [parts[0].view(side.values.shape[:-1])] if parts[0].numel() == side.width else parts  # a list of one
+    if len(parts) != len(rows):
+        wanted = "one tensor or array" if side.items is None else f"a list of {len(rows)} items"
+        raise ValueError(f"{name} must be laid out as the features, {wanted}")
+    for place, (part, own) in enumerate(zip(parts, rows, strict=True)):
+        whose = name if side.items is None else f"{name}[{place}]"
+        if part.shape != own.shape[:-1]:
+            raise ValueError(
+                f"{whose} must have shape {tuple(own.shape[:-1])}, one for each row, got {tuple(part.shape)}"
+            )
+        if part.device != own.device:
+            raise ValueError(f"{whose} is on {part.device} but the features on {own.device}")
+    return torch.cat(parts) if len(parts) > 1 else parts[0]

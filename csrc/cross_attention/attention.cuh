@@ -49,7 +49,7 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
   // Calls take(outer, inner) for every `apart`-th of outer × inner units, the inner ones first, from `first` on.
   template <class Take>
   CROSSRET_DEVICE static void each_unit(int n_outer, int n_inner, int first, int apart, const Take& take) {
-    if (n_inner == 0) return;
+    if (n_outer == 0 || n_inner == 0) return;
     for (int outer = 0, inner = first;; inner += apart) {
       for (; inner >= n_inner; inner -= n_inner) {
         if (++outer >= n_outer) return;

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from tests.kernels.cross_attention.calls import Calls
 from tests.kernels.cross_attention.gradients import Gradients
 from tests.kernels.cross_attention.kernels import DIRECTIONS, NO_NUMBERS, Kernels, batch_of
 from tests.kernels.cross_attention.not_finite import NotFinite, check_gradients_beside_nan
-from tests.kernels.strategies import Features
 from tests.kernels.tolerance import DEFAULTS, well_posed
 
 USUAL = {"TILE": Attention.TILE, "BLOCK": Attention.BLOCK}
@@ -71,14 +69,17 @@ class TestAgreement(Agreement):
     @pytest.mark.parametrize("threshold", [None, 0.0, 0.5, 1.0])
     def test_similarities_that_tie(self, kernels: Kernels, threshold: float | None) -> None:
         """Whole numbers in two blocks, of which several are the least, the greatest or at the threshold 0.5, or all
-        agree: every sum is exact, and so the gradients are, but for quotients.
+        agree.
         """
-        regions = torch.eye(20, dtype=torch.float64)[None]
-        words = torch.cat([torch.tensor([[-1.0, 3, 1, -1, 3]]).repeat(1, 4), torch.full((1, 20), 2.0)])[None].double()
-        batch = Features(regions, words, torch.tensor([20]), torch.tensor([2]), None)
+        words = torch.cat([torch.tensor([[-1.0, 3, 1, -1, 3]]).repeat(1, 4), torch.full((1, 20), 2.0)])[None]
         for rows in (20, 5):
-            own = replace(batch, regions=regions[:, :rows], region_lengths=torch.tensor([rows]))
-            kernels.check(own, raw_feature_norm="minmax", threshold=threshold, pooling="sum")
+            results = []
+            for dtype, backend in ((torch.float32, kernels.backend), (torch.float64, "reference")):
+                sides = [torch.eye(20, dtype=dtype)[None, :rows].requires_grad_(), words.to(dtype).requires_grad_()]
+                scores = scan_scores(*sides, raw_feature_norm="minmax", threshold=threshold, backend=backend)
+                results.append((scores, *torch.autograd.grad(scores.sum(), sides)))
+            for ours, true in zip(*results, strict=True):
+                torch.testing.assert_close(ours.double(), true, rtol=1e-5, atol=1e-6)
 
     def test_focal_weights_that_are_equal_but_for_rounding_stay(self, kernels: Kernels) -> None:
         """Of one word, whose normalised similarities are all 1."""

@@ -25,6 +25,7 @@ from tests.kernels.strategies import Features
 from tests.kernels.tolerance import DEFAULTS, ISAS, Expectation, cpu_isa, well_posed
 
 LENGTHS = torch.tensor([5, 1, 4]), torch.tensor([6, 2, 3, 3])
+FLOATS = torch.float32, torch.float64
 FOCAL = {"focal": True, "lambda_softmax": 20.0}
 SPREAD = {"raw_feature_norm": "minmax"}
 SERVED = [*(("cpu", isa) for isa in ISAS), ("torch", None), ("reference", None)]
@@ -154,6 +155,19 @@ def test_minmax_of_kernels(threshold: float | None, dtype: torch.dtype) -> None:
         expected.check_faults()
         for isa in ISAS:
             expected.check("cpu", isa)
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype"),
+    [("cpu", torch.float32), *((name, dtype) for name in ("torch", "reference") for dtype in FLOATS)],
+    ids=str,
+)
+def test_a_context_at_the_usual_threshold_stays(backend: str, dtype: torch.dtype) -> None:
+    """The second of three is exactly at 1 / 3."""
+    regions = torch.tensor([[[0.0, 0.0], [1.0, 0.0], [3.0, 0.0]]], dtype=dtype)
+    words, pairs = torch.tensor([[[1.0, 0.5]]], dtype=dtype), torch.tensor([[0, 0]])
+    made = scan_attention(regions, words, pairs=pairs, raw_feature_norm="minmax", backend=backend)
+    assert made.weights.flatten().tolist() == [0, 0.25, 0.75]
 
 
 @pytest.mark.parametrize("threshold", [None, 0.0, 0.5, 1.0])

@@ -101,6 +101,18 @@ def test_weights_of_late_interaction() -> None:
         maxsim(WORDS, own[0], document_weights=OF_REGIONS, direction="d2q")
 
 
+def test_weights_of_a_list_are_those_of_its_items() -> None:
+    words, weights = [WORDS[0], WORDS[1, :2]], [OF_WORDS[0], OF_WORDS[1, :2]]
+    with pytest.raises(ValueError, match=r"word_weights\[0\] must have shape \(4,\), one for each row, got \(2,\)"):
+        maxsim_scores(REGIONS, words, word_weights=weights[::-1])
+    with pytest.raises(ValueError, match="word_weights must be laid out as the features, a list of 2 items"):
+        maxsim_scores(REGIONS, words, word_weights=torch.cat(weights))
+    with pytest.raises(ValueError, match="word_weights must be laid out as the features, one tensor or array"):
+        maxsim_scores(REGIONS, WORDS, word_weights=[*OF_WORDS])
+    alone = maxsim_scores(REGIONS, words[:1], word_weights=weights[:1])
+    torch.testing.assert_close(alone, maxsim_scores(REGIONS, words, word_weights=weights)[:, :1])
+
+
 def test_no_weight_is_below_0() -> None:
     weights = OF_WORDS.clone()
     weights[1, 2:] = -1  # padding may hold anything
