@@ -10,7 +10,7 @@ from crossret.hyperparameters.model import SHARPENED, ModelConfig, Negatives, Po
 
 CrossAttention: TypeAlias = Literal["t2i", "i2t", "sum_max_t2i", "sum_max_i2t", "ensemble"]
 RawFeatureNorm: TypeAlias = Literal[
-    "softmax", "l2norm", "clipped_l2norm", "l1norm", "clipped_l1norm", "clipped", "no_norm"
+    "softmax", "l2norm", "clipped_l2norm", "l1norm", "clipped_l1norm", "clipped", "no_norm", "minmax"
 ]
 
 _T2I_LSE = {"cross_attention": "t2i", "lambda_softmax": 9.0, "pooling": "lse", "lambda_lse": 6.0}
@@ -37,6 +37,8 @@ class ScanConfig(ModelConfig):
             own ensembles (Section 4.2) average the scores of two models that were trained apart, as
             `crossret evaluate RUN DATA --ensemble RUN` does.
         raw_feature_norm, clip_slope: normalisation of similarities; the paper's [s]₊ is clip_slope 0, its code's 0.1.
+            "minmax" is SPARC's attention, which has no λ₁.
+        focal: whether a query attends to contexts above its mean alone (BFAN).
         lambda_softmax, pooling, lambda_lse: λ₁, pooling and λ₂ of the one direction, of t2i in an ensemble.
             Sum-Max uses none of them. λ₂ is used by "lse" and "softmax" alone.
         i2t_lambda_softmax, i2t_pooling, i2t_lambda_lse: the same of i2t in an ensemble, used there alone.
@@ -56,6 +58,7 @@ class ScanConfig(ModelConfig):
     cross_attention: CrossAttention = option("t2i", "Who attends to whom; by default t2i.")
     raw_feature_norm: RawFeatureNorm = option("clipped_l2norm", "Normalisation of similarities.")
     clip_slope: float = option(0.1, "Slope of the clip below zero; the paper's is 0.")
+    focal: bool = option(False, "Attend to what is above the mean alone (BFAN).")
     lambda_softmax: float = option(9.0, "Inverse temperature of the attention.")
     pooling: Pooling = option("avg", "How relevances become a score.")
     lambda_lse: float = option(6.0, "Sharpness of lse and softmax pooling.")
@@ -111,13 +114,15 @@ class ScanConfig(ModelConfig):
         return self.cross_attention != "ensemble"  # of two scores
 
     def unused(self) -> list[str]:
-        attention = ["raw_feature_norm", "clip_slope", "lambda_softmax", "pooling", "lambda_lse"]
+        attention = ["raw_feature_norm", "clip_slope", "focal", "lambda_softmax", "pooling", "lambda_lse"]
         of_i2t = ["i2t_lambda_softmax", "i2t_pooling", "i2t_lambda_lse"]
         if self.cross_attention in ("sum_max_t2i", "sum_max_i2t"):
             return [*super().unused(), *attention, *of_i2t]
         unused = [*super().unused(), *([] if self.cross_attention == "ensemble" else of_i2t)]
         if not self.raw_feature_norm.startswith("clipped"):
             unused.append("clip_slope")
+        if self.raw_feature_norm == "minmax":
+            unused += ["lambda_softmax", *(["i2t_lambda_softmax"] if self.cross_attention == "ensemble" else [])]
         if self.pooling not in SHARPENED:
             unused.append("lambda_lse")
         if self.cross_attention == "ensemble" and self.i2t_pooling not in SHARPENED:
@@ -137,6 +142,7 @@ class ScanConfig(ModelConfig):
             "direction": direction,
             "raw_feature_norm": self.raw_feature_norm,
             "clip_slope": self.clip_slope,
+            "focal": self.focal,
             **{name: getattr(self, prefix + name) for name in ("lambda_softmax", "pooling", "lambda_lse")},
         }
 

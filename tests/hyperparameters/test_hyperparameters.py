@@ -81,6 +81,11 @@ def test_no_torch_is_imported() -> None:
     [
         ("scan", {"cross_attention": "ensemble", "i2t_pooling": "avg"}, {"lambda_lse", "i2t_lambda_lse"}),
         ("scan", {"cross_attention": "ensemble", "pooling": "lse", "i2t_pooling": "softmax"}, set()),
+        (
+            "scan",
+            {"raw_feature_norm": "minmax", "pooling": "lse"},
+            {"clip_slope", "lambda_softmax", "i2t_lambda_softmax", "i2t_pooling", "i2t_lambda_lse"},
+        ),
         ("sman", {"levels": 2, "intra_pair_weight": 0}, {"alpha", "intra_pair_margin"}),
         ("han", {"text_encoder": "transformer"}, set()),
         ("han", {"layers": 0}, {"transformer_layers", "transformer_heads", "heads", "lambda_attention"}),
