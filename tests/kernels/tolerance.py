@@ -241,16 +241,22 @@ def least_attended(batch: Features, options: dict[str, Any]) -> float:
 
     It is 0 where zeros have all the weight but for so little that float32 does not hold what has a direction, squared.
     """
-    return min(_least_attended(batch, way) for way in ScanOptions(**{**DEFAULTS, **options}).ways)
+    return min(_attended(batch, way)[0] for way in ScanOptions(**{**DEFAULTS, **options}).ways)
 
 
-def _least_attended(batch: Features, options: ScanOptions) -> float:
+def shortest_attended(batch: Features, options: dict[str, Any]) -> float:
+    """The least Σ α ‖c‖ of all queries that is not 0: small where zeros have nearly all the weight."""
+    return min(_attended(batch, way)[1] for way in ScanOptions(**{**DEFAULTS, **options}).ways)
+
+
+def _attended(batch: Features, options: ScanOptions) -> tuple[float, float]:
     contexts, *attention = _attention(batch, options)
     alpha, query_mask = attention_weights(*attention, options), attention[-1]
     attended = (alpha.mT @ contexts).norm(dim=-1)
     longest = (alpha * contexts.norm(dim=-1)[..., :, None]).sum(-2)
-    ratios = (attended / longest).where(longest > LEAST_WEIGHT, 0)[query_mask.expand(attended.shape) & (longest > 0)]
-    return float(ratios.min()) if ratios.numel() else 1.0
+    there = query_mask.expand(attended.shape) & (longest > 0)
+    ratios = (attended / longest).where(longest > LEAST_WEIGHT, 0)[there]
+    return (float(ratios.min()), float(longest[there].min())) if ratios.numel() else (1.0, 1.0)
 
 
 def _attention(batch: Features, options: ScanOptions) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -353,7 +359,9 @@ def _rounding_floors(batch: Features, truth: Result, unit: float, options: dict[
         ways = ScanOptions(**{**DEFAULTS, **options}).ways
         weight = 1 + max(abs(way.inverse_temperature) for way in ways) ** power
         least = least_attended(batch, options)
-        slope = weight / (shortest * least) * max(1.0, 1 / (64 * least))  # where contexts cancel ‖a‖ is off by as much
+        slope = (
+            weight / (min(shortest, shortest_attended(batch, options)) * least) * max(1.0, 1 / (64 * least))
+        )  # where contexts cancel ‖a‖ is off by as much
         if not options.get("normalize"):
             slope = min(slope, weight * longest / 1e-8)  # the cosine's least denominator
     else:
