@@ -359,9 +359,8 @@ def _rounding_floors(batch: Features, truth: Result, unit: float, options: dict[
         ways = ScanOptions(**{**DEFAULTS, **options}).ways
         weight = 1 + max(abs(way.inverse_temperature) for way in ways) ** power
         least = least_attended(batch, options)
-        slope = (
-            weight / (min(shortest, shortest_attended(batch, options)) * least) * max(1.0, 1 / (64 * least))
-        )  # where contexts cancel ‖a‖ is off by as much
+        shortest = min(shortest, shortest_attended(batch, options))
+        slope = weight / (shortest * least) * max(1.0, 1 / (64 * least))  # where contexts cancel ‖a‖ is off by as much
         if not options.get("normalize"):
             slope = min(slope, weight * longest / 1e-8)  # the cosine's least denominator
     else:
