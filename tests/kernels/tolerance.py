@@ -94,8 +94,8 @@ def eager_losses(
     return worst
 
 
-def gradient_bounds(true: Tensor, lost: Tensor | float, dtype: torch.dtype, roundings: int = 1) -> Tensor:
-    """How far from the truth, element by element, float32 sums may be that have lost so much and are rounded then.
+def gradient_bounds(true: Tensor, lost: Tensor | float, dtype: torch.dtype) -> Tensor:
+    """How far from the truth, element by element, float32 sums may be that have lost so much and are rounded once.
 
     Half an ulp of the greatest that the sum can be: none where features are float32, as what they have lost holds it.
     """
@@ -103,8 +103,7 @@ def gradient_bounds(true: Tensor, lost: Tensor | float, dtype: torch.dtype, roun
     if dtype != torch.float32:
         kind = torch.finfo(dtype)
         _, exponents = torch.frexp((true.abs() + bounds).clamp(min=kind.smallest_normal))
-        half = roundings * kind.eps / 4  # eps is an ulp of 1 = 2¹ / 2
-        bounds = bounds + torch.ldexp(torch.full_like(bounds, half), exponents)
+        bounds = bounds + torch.ldexp(torch.full_like(bounds, kind.eps / 4), exponents)  # eps is an ulp of 1 = 2¹ / 2
     return bounds
 
 
@@ -183,9 +182,8 @@ class Expectation:
         floors = [*map(max, floors, _moved_by_rounding(function, batch, truth, unit, options))]
         scores = torch.full_like(truth[0], RESULTS * losses[0] + floors[0])
         terms = similarity_terms(function, batch, options) if share else (0.0, 0.0)
-        roundings = 3 if options.get("direction") == "both" else 1  # of each direction's, and of their sum
         of_regions, of_words = (
-            gradient_bounds(true, GRADIENTS * loss + floor + share * term, dtype, roundings)
+            gradient_bounds(true, GRADIENTS * loss + floor + share * term, dtype)
             for true, loss, floor, term in zip(truth[1:], losses[1:], floors[1:], terms, strict=True)
         )
         bounds = scores, of_regions, of_words
