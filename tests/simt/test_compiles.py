@@ -42,7 +42,7 @@ BOUNDS = {
 }
 # Bytes of registers that are spilled, of every other kernel none:
 # what attention knows of its job from one barrier to the next, beside 72 sums of products, which sm_100 holds.
-SPILLS = {"attend": 288, "differentiate": 192, "add_gram_products": 8}
+SPILLS = {"attend": 320, "differentiate": 192, "add_gram_products": 8}
 # Of kernels with the largest tiles and the usual options, on sm_90: products and exponentials that tell a loop, and its
 # instructions at most, 5 % above what they are.
 LOOPS = {
