@@ -1,6 +1,7 @@
 // Stacked cross attention of one context item and one query block, from their similarities to the relevance of every
 // query: ‖a‖ = ‖U p‖, U the triangular factor of the contexts, needs no attended vector (kernels.md §1).
 #pragma once
+#include "cross_attention/minmax.inl"
 #include "cross_attention/relevance.inl"
 #include "pairs/prepare.inl"
 

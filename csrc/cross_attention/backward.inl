@@ -3,6 +3,7 @@
 // features.
 #pragma once
 #include "cross_attention/forward.inl"
+#include "cross_attention/minmax.inl"
 
 namespace crossret {
 namespace CROSSRET_ISA {

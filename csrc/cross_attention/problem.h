@@ -61,8 +61,8 @@ struct CrossAttentionGradients {
   const int64_t* query_offsets;
   float* gram_grads;
   const int64_t* gram_offsets;
-  // Of both directions the other's, else null. These have no `similarity_grads` of their own, and a Gram matrix for
-  // each pair: zeros but for one pair of those that a task takes of an item.
+  // Gradients of the other direction where scores are the mean of both, else null. They have no `similarity_grads` of
+  // their own, and a Gram matrix for each pair: zeros but for one pair of those that a task takes of an item.
   const CrossAttentionGradients* turned;
   // Where more than scores has gradients:
   const int64_t* places;  // by slot, in the caller's list

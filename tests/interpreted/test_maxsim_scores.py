@@ -69,7 +69,7 @@ def test_float32(batch: Features, options: dict[str, Any]) -> None:
 @examples(16)
 @given(batch=features(("none", "small"), FEW_ITEMS), options=maxsim_options(soft=True))
 def test_float16(tiles: str, batch: Features, options: dict[str, Any]) -> None:
-    # Of four parts, whose sums are rounded each, and of either direction's gradients.
+    # Roundings besides the last: of the sums of four parts, and of each direction's gradients.
     later = (3 if tiles == "small tiles" else 0) + (options["direction"] == "both")
     share = later * torch.finfo(torch.float16).eps / 2
     expected = Expectation.of(maxsim_scores, batch, torch.float16, share=share, **options)

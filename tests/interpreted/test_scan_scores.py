@@ -82,7 +82,7 @@ class TestAgreement(Agreement):
                 torch.testing.assert_close(ours.double(), true, rtol=1e-5, atol=1e-6)
 
     def test_focal_weights_that_are_equal_but_for_rounding_stay(self, kernels: Kernels) -> None:
-        """Of one word, whose normalised similarities are all 1."""
+        """Normalised similarities of one word are all 1."""
         regions, word = torch.rand(2, 18, 16, generator=torch.Generator().manual_seed(0)), torch.ones(1, 1, 16)
         plain, focal = (kernels.score(regions, word, lambda_softmax=20.0, focal=focal) for focal in (False, True))
         torch.testing.assert_close(focal, plain, rtol=1e-5, atol=0)

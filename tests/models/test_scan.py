@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from crossret.models import Scan, ScanConfig
+from crossret_kernels import scan_scores
 from tests.compat import published
 from tests.models.batch import FEATURES, LENGTHS, REGION_LENGTHS, SIZES, double, encode, make
 
@@ -44,6 +45,8 @@ _T2I_AVG, _T2I_LSE, _I2T_AVG = ("t2i", 9, "Mean", 0), ("t2i", 9, "LogSumExp", 6)
         ("coco_i2t_lse", {}, [("i2t", 4, "LogSumExp", 20)]),
         ("coco_t2i_lse_i2t_avg_joint", {}, [_T2I_LSE, _I2T_AVG]),
         ("coco_t2i_avg_i2t_lse_joint", {}, [_T2I_AVG, ("i2t", 4, "LogSumExp", 20)]),
+        ("f30k_t2i_avg", {"cross_attention": "ensemble"}, [_T2I_AVG, _I2T_AVG]),  # by one product
+        ("f30k_t2i_lse", {"cross_attention": "ensemble", "i2t_pooling": "lse"}, [_T2I_LSE, ("i2t", 4, "LogSumExp", 5)]),
         ("f30k_t2i_avg", {"pooling": "sum"}, [("t2i", 9, "Sum", 0)]),
         ("f30k_i2t_avg", {"pooling": "max"}, [("i2t", 4, "Max", 0)]),
         ("f30k_sum_max_t2i", {}, [("t2i",)]),
@@ -68,6 +71,18 @@ def test_presets_score_as_the_tables_say(
             if image == caption:
                 for share, part in zip(shares, parts, strict=True):
                     assert share.values[image].sum().item() == pytest.approx(part / len(parts), rel=1e-6)
+
+
+@pytest.mark.parametrize("fields", [{"raw_feature_norm": "minmax"}, {"focal": True}], ids=str)
+def test_attention_of_later_papers_reaches_the_score(fields: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model = double(Scan(ScanConfig(**SIZES, **fields)))
+    with torch.no_grad():
+        images, captions = encode(model)
+        scores, usual = model.score(images, captions), double(Scan(ScanConfig(**SIZES))).score(images, captions)
+    sides = images.sequences, captions.sequences, REGION_LENGTHS, LENGTHS
+    torch.testing.assert_close(scores, scan_scores(*sides, **fields, backend="reference"))
+    assert not torch.allclose(scores, usual)
 
 
 @pytest.mark.parametrize("direction", ["t2i", "i2t"])

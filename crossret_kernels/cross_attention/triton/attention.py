@@ -180,7 +180,7 @@ def item_sums(x, members, KIND: tl.constexpr):
 def normalised(x, run, tile, context, start, KIND: tl.constexpr):
     """(n (N, C): clipped similarities normalised along each item's queries; the norms (G, C)).
 
-    Of LONG items `forward.query_statistics` has found the norms. FOCAL weights of equal n are equal by more digits than
+    Norms of LONG items were found by `forward.query_statistics`. FOCAL weights of equal n are equal by more digits than
     TF32 has.
     """
     SHARED: tl.constexpr = "tf32x3" if KIND.FOCAL else KIND.FINE

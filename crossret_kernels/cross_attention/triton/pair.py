@@ -219,8 +219,8 @@ def normed(s, both, slope, KIND: tl.constexpr):
 
 @triton.jit
 def spread(s, both, threshold):
-    """Of halved similarities, whose differences float32 holds: (n = (s − min) / (max − min), 1 where a query's are
-    equal; whether n is not below the threshold, or no number; whether s is the least; max − min).
+    """(n = (s − min) / (max − min), 1 where a query's s are equal; whether n is not below the threshold, or no number;
+    whether s is the least; max − min), of similarities s halved, whose differences float32 holds.
     """
     s = s * 0.5
     least, most = tl.min(tl.where(both, s, float("inf")), 0), tl.max(tl.where(both, s, -float("inf")), 0)

@@ -19,6 +19,7 @@ from crossret_kernels.gpu.triton_launch import encoded_sizes, launch
 from crossret_kernels.gpu.triton_tiles import decoded, product
 from crossret_kernels.gpu.tuning import SumMax
 from crossret_kernels.maxsim.triton.call import KernelSide, MaxSimCall, MaxSimPlan, SideSizes
+from crossret_kernels.maxsim.triton.found import Found, Strides, soft_found
 from crossret_kernels.maxsim.triton.maxima import (
     BEYOND,
     LN_2,
@@ -31,52 +32,6 @@ from crossret_kernels.maxsim.triton.maxima import (
     soft_of_columns,
 )
 from crossret_kernels.maxsim.triton.rows import item_rows
-
-
-class Found(NamedTuple):
-    """Where kernels store what they find; what is not wanted is anything.
-
-    Attributes:
-        scores: of pairs.
-        indices: the best context of every query, of any integer dtype; −1 in an item without rows.
-        maxima: their similarities in the same places, float32.
-        weights: what of a score's gradient they get, in the same places, float32.
-    """
-
-    scores: Tensor
-    indices: Tensor
-    maxima: Tensor
-    weights: Tensor
-
-
-class SoftFound(NamedTuple):
-    """`Found` of soft maxima.
-
-    Attributes:
-        scores, maxima: as of `Found`.
-        indices: the greatest similarity of every query, clipped, float32.
-        weights: 1 / Σ exp((s − greatest) / τ), times what of a score's gradient the maximum gets once that is known.
-        slope, temperature: of the clip of similarities, and τ.
-    """
-
-    scores: Tensor
-    indices: Tensor
-    maxima: Tensor
-    weights: Tensor
-    slope: float
-    temperature: float
-
-
-class Strides(NamedTuple):
-    """Strides of scores and of best contexts, by items of contexts or listed pairs and by items of queries.
-
-    Where the last is 0, the plan's `starts` tell.
-    """
-
-    score_context: int
-    score_query: int
-    index_context: int
-    index_query: int
 
 
 class SearchSizes(NamedTuple):
@@ -136,11 +91,6 @@ def find(
             n_programs = listed.size(0)
         arguments = (*arguments[:3], listed, *arguments[3:])
     launch(kernel, (n_programs, 1, 1), arguments, plan.kind, key, plan.kind.warps)
-
-
-def soft_found(call: MaxSimCall, found: Found) -> SoftFound:
-    """`found`, and the numbers that soft maxima are made with."""
-    return SoftFound(*found, call.options.clip_slope, call.options.temperature)
 
 
 def runs(n_groups: int, n_tiles: int) -> tuple[int, int]:

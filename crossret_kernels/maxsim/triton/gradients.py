@@ -21,7 +21,7 @@ from crossret_kernels.maxsim.triton.backward import (
     sum_of_runs,
 )
 from crossret_kernels.maxsim.triton.call import MaxSimCall
-from crossret_kernels.maxsim.triton.forward import soft_found
+from crossret_kernels.maxsim.triton.found import soft_found
 from crossret_kernels.maxsim.triton.parts import GradientPart
 from crossret_kernels.maxsim.triton.soft import soft_gradients
 from crossret_kernels.maxsim.triton.windows import windows

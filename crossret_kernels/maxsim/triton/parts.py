@@ -10,7 +10,7 @@ from torch import Tensor
 
 from crossret_kernels.gpu.tuning import SumMax, slots_for
 from crossret_kernels.maxsim.triton.call import KernelSide, MaxSimCall, MaxSimPlan
-from crossret_kernels.maxsim.triton.forward import Found
+from crossret_kernels.maxsim.triton.found import Found
 
 
 class Listed(NamedTuple):

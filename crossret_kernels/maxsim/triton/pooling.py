@@ -17,7 +17,8 @@ from crossret_kernels.gpu.triton_launch import encoded_sizes, launch
 from crossret_kernels.gpu.triton_tiles import decoded, inverse
 from crossret_kernels.gpu.tuning import SumMax
 from crossret_kernels.maxsim.triton.call import KernelSide, MaxSimCall, MaxSimPlan, SideSizes
-from crossret_kernels.maxsim.triton.forward import Found, Strides, start_of
+from crossret_kernels.maxsim.triton.forward import start_of
+from crossret_kernels.maxsim.triton.found import Found, Strides
 from crossret_kernels.maxsim.triton.maxima import BEYOND, LN_2, LOG2_E, disordered, ordered
 from crossret_kernels.maxsim.triton.rows import item_rows
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.maxsim.triton.call import MaxSimCall
-from crossret_kernels.maxsim.triton.forward import Found, Strides, find
+from crossret_kernels.maxsim.triton.forward import find
+from crossret_kernels.maxsim.triton.found import Found, Strides
 from crossret_kernels.maxsim.triton.windows import windows
 
 

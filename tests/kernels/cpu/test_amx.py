@@ -302,7 +302,7 @@ def test_split_similarities_are_within_their_bound(isa: str, batch: Features, op
 @given(batch=features(("none", "correlated", "small", "all negative")), options=scan_options())
 def test_split_attention(isa: str, batch: Features, options: dict[str, Any]) -> None:
     """Where float32 loses an EPS of what it sums up, halves lose 2⁻¹⁵, and λ carries that into the weights."""
-    # What is halved moves weights across their mean, or across the threshold.
+    # Halved products move weights across their mean, or across the threshold.
     assume(not options["focal"] and options["raw_feature_norm"] != "minmax")
     assume(well_posed(batch, options) and options["lambda_softmax"] <= 20 and options["lambda_lse"] <= 20)
     assume(options["pooling"] != "max" and not (not options["normalize"] and "norm" not in options["raw_feature_norm"]))

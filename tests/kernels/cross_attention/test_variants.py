@@ -144,7 +144,7 @@ def test_weights_of_equal_similarities_are_equal_and_have_no_gradient(backend: s
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("threshold", [None, 0.0, 0.3, 1.0])
 def test_minmax_of_kernels(threshold: float | None, dtype: torch.dtype) -> None:
-    """Of queries that fill vectors in part, of one context and of many; with and without focal weights."""
+    """Queries fill vectors in part; contexts are one and many; weights focal and not."""
     generator = torch.Generator().manual_seed(8)
     regions, words = (torch.randn(3, rows, 40, generator=generator).to(dtype).double() for rows in (36, 21))
     batch = Features(regions, words, torch.tensor([36, 1, 19]), torch.tensor([21, 1, 6]), None)
@@ -172,7 +172,7 @@ def test_a_context_at_the_usual_threshold_stays(backend: str, dtype: torch.dtype
 
 @pytest.mark.parametrize("threshold", [None, 0.0, 0.5, 1.0])
 def test_ties_share_the_gradients_of_minmax(threshold: float | None) -> None:
-    """Of whole numbers, two of them the least, two the greatest, and one at the threshold 0.5; of any result."""
+    """Whole numbers, two of them the least, two the greatest, and one at the threshold 0.5; gradients of any result."""
     regions = torch.eye(6)[None, :5].requires_grad_()
     words = torch.tensor([[[-1.0, 3, 1, -1, 3, 1], [2, 2, 0, 1, 0, 0]]]).requires_grad_()
     pairs, weights = torch.tensor([[0, 0]]), torch.randn(1, 2, 5, generator=torch.Generator().manual_seed(0))

@@ -81,6 +81,13 @@ def test_gradients_are_derivatives(batch: tuple[Tensor, dict[str, Any]], reducti
         )
 
 
+@pytest.mark.parametrize("backend", ["torch", "reference"])
+def test_gradients_of_large_orders_keep_their_digits(backend: str) -> None:
+    """Equal hinges share the gradient, whatever the power of what rounds them."""
+    scores = torch.randint(-8, 9, (17, 17), generator=torch.Generator().manual_seed(0)).double() / 8
+    check_gradients(scores, {"margin": 0.0, "negatives": "softmax", "p": 1e6}, torch.float32, backend)
+
+
 def test_second_derivatives_are_served_by_torch_alone() -> None:
     scores = torch.randn(5, 5, generator=torch.Generator().manual_seed(7)).requires_grad_()
     loss = triplet_loss(scores, negatives="softmax", backend="torch")
