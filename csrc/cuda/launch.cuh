@@ -15,6 +15,7 @@ struct Grid {
   int64_t x, y;              // blocks
   int threads;               // of a block, whole warps
   int64_t shared_bytes = 0;  // of a block, besides what its kernel declares
+  int cluster = 1;           // blocks that run together, along x
 };
 constexpr int64_t kMostX = 0x7FFFFFFF, kMostY = 65535;  // blocks that any GPU takes
 

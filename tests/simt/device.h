@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "copies.h"
 #include "machine.h"
 #include "shared.h"
 
@@ -36,13 +37,13 @@ class Device {
   int64_t allowed(const void* kernel) { return allowed_[kernel]; }
 
   void launch(const char* kernel, int grid_x, int grid_y, int threads, int shared_bytes,
-              const std::function<void()>& body) {
+              const std::function<void()>& body, int cluster = 1) {
     if (shared_bytes < 0 || shared_bytes > DynamicMemory::kMost) throw Mistake("more shared memory than any GPU has");
-    dynamic_memory.resize(shared_bytes);
-    copies.begin(threads);
+    dynamic_memory.resize(shared_bytes, cluster);
+    copies.begin(threads * cluster);
     many_ = next_;
     next_ += 1 + static_cast<uint32_t>(grid_x) * grid_y;
-    machine.launch(kernel, schedule_, grid_x, grid_y, threads, [&] {
+    machine.launch(kernel, schedule_, grid_x, grid_y, threads, cluster, [&] {
       body();
       copies.end_thread();
     });

@@ -1,14 +1,13 @@
 // Launches of kernels on the CPU, as Python calls them.
 #include <cstddef>
-#include <cstdio>
 #include <cstring>
-#include <exception>
 #include <iterator>
 
 #include "accesses.cuh"
 #include "planted.cuh"
 #include "planted_copies.cuh"
 #include "programs.cuh"
+#include "reported.h"
 #include "vocabulary.cuh"
 
 extern "C" const char __ehdr_start;  // where the library lies: of the linker
@@ -18,18 +17,6 @@ namespace {
 using namespace crossret;
 using namespace crossret::gpu;
 using Kind = simt::Device::Kind;
-
-// 0, or 1 and what went wrong.
-template <class Run>
-int reported(char* message, int64_t size, const Run& run) {
-  try {
-    run();
-    return 0;
-  } catch (const std::exception& error) {
-    std::snprintf(message, static_cast<size_t>(size), "%s", error.what());
-    return 1;
-  }
-}
 
 template <class T>
 Global<const T> input(simt::Device& device, const char* name, const void* at, int64_t count) {

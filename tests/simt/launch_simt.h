@@ -2,6 +2,8 @@
 #pragma once
 #include <cstring>
 
+#include "hopper_simt.h"
+
 namespace crossret {
 namespace gpu {
 
@@ -42,6 +44,17 @@ Global<T> updated(const Stream& stream, const char* name, void* at, int64_t coun
   return {first, buffer_of(stream, name, first, count, simt::Device::Kind::updated)};
 }
 
+inline TensorMap tensor_map(const Stream& stream, const char* name, const void* rows, int64_t n_rows, int64_t row_bytes,
+                            int box_rows) {
+  const auto* const first = static_cast<const char*>(rows);
+  if (reinterpret_cast<uintptr_t>(first) % simt::kChunkBytes != 0 || row_bytes % simt::kChunkBytes != 0) {
+    not_launched(name, "its rows do not begin at multiples of 16 bytes");
+  }
+  if (n_rows < 1 || row_bytes < 1 || box_rows < 1 || box_rows > 256) not_launched(name, "it has no boxes");
+  return {{buffer_of(stream, name, first, n_rows * row_bytes, simt::Device::Kind::input), first, n_rows, row_bytes,
+           box_rows}};
+}
+
 inline void allow_shared(const char*, const void* kernel, int64_t bytes, const Stream& stream) {
   if (!chosen_by_tests.idle) device_of(stream).allow(kernel, bytes);
 }
@@ -53,8 +66,9 @@ void put_on_stream(const char* name, void (*kernel)(Parameters...), const Grid& 
   simt::Device& device = device_of(stream);
   const bool allowed = device.allowed(reinterpret_cast<const void*>(kernel)) >= grid.shared_bytes;
   simt::dynamic_memory.most = allowed ? stream.most_shared : simt::DynamicMemory::kUnasked;
-  device.launch(name, static_cast<int>(grid.x), static_cast<int>(grid.y), grid.threads,
-                static_cast<int>(grid.shared_bytes), [&] { kernel(arguments...); });
+  device.launch(
+      name, static_cast<int>(grid.x), static_cast<int>(grid.y), grid.threads, static_cast<int>(grid.shared_bytes),
+      [&] { kernel(arguments...); }, grid.cluster);
 }
 
 }  // namespace gpu

@@ -61,12 +61,20 @@ class Device:
         self.path = str(library)
         torch.ops.load_library(self.path)
         self._library = ctypes.CDLL(self.path)
-        self._library.fault_name.restype = ctypes.c_char_p
+        self._library.fault_name.restype = self._library.product_fault_name.restype = ctypes.c_char_p
 
     def _run(self, function: str, *arguments: Any) -> None:
         message = ctypes.create_string_buffer(1000)
         if getattr(self._library, function)(*arguments, message, ctypes.c_int64(len(message))):
             raise Mistake(message.value.decode())
+
+    def run_scheduled(self, function: str, schedule: Schedule, *arguments: int | Tensor) -> None:
+        """A launch of driver_products.cpp, of numbers and of tensors' memory."""
+        passed = (
+            ctypes.c_void_p(argument.data_ptr()) if isinstance(argument, Tensor) else ctypes.c_int64(argument)
+            for argument in arguments
+        )
+        self._run(function, schedule.order, ctypes.c_uint64(schedule.seed), *passed)
 
     def choose(
         self, schedule: Schedule = SCHEDULES[0], multiprocessors: int = 1, idle: bool = False,
@@ -76,10 +84,10 @@ class Device:
         gpu_sides.SIMULATED_SHARED_MEMORY = most_shared
         self._library.choose(schedule.order, ctypes.c_uint64(schedule.seed), multiprocessors, most_shared, idle)
 
-    def fault_names(self) -> list[str]:
+    def fault_names(self, function: str = "fault_name") -> list[str]:
         """Kernels in which a fault can be planted."""
         names: list[str] = []
-        while name := self._library.fault_name(len(names)):
+        while name := getattr(self._library, function)(len(names)):
             names.append(name.decode())
         return names
 

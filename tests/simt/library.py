@@ -42,7 +42,7 @@ if SANITIZED:
 def sources() -> list[Path]:
     """Ours, and all of the CUDA library but what asks CUDA itself."""
     csrc = ROOT / "csrc"
-    own = [OWN / "driver.cpp", OWN / "through_torch.cpp"]
+    own = [OWN / "driver.cpp", OWN / "driver_products.cpp", OWN / "through_torch.cpp"]
     return [*own, csrc / "cuda" / "binding.cpp", *sorted(csrc.rglob("cuda_*.cpp")), *sorted(csrc.rglob("cuda*.cu"))]
 
 

@@ -1,20 +1,21 @@
-// A block's shared memory, of which every access is checked, and the copies into it that are on their way.
+// A block's shared memory, of which every access is checked.
 //
 // Memory starts poisoned, in every block. A shadow of each two bytes knows their last writer and each warp's last
 // reader, with the clock of the accessing warp: an access is a race where it is not ordered behind an access of another
-// thread, one of the two a write, whichever schedule runs. What a copy writes is nobody's until the thread that asked
-// for it has waited, and that thread's from then on.
+// thread, one of the two a write, whichever schedule runs.
 #pragma once
 #include <emmintrin.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "machine.h"
+#include "product_clocks.h"
 
 namespace simt {
 
@@ -33,31 +34,43 @@ class SharedMemory {
   template <int bytes, int alignment>
   [[gnu::noinline]] void read(int64_t at, void* to) {
     traffic.access(Traffic::Kind::shared, __builtin_return_address(0), machine.thread(), at, bytes, alignment);
+    get<bytes, alignment>(at, to);
+  }
+
+  template <int bytes, int alignment>
+  [[gnu::noinline]] void write(int64_t at, const void* from) {
+    traffic.access(Traffic::Kind::shared, __builtin_return_address(0), machine.thread(), at, bytes, alignment);
+    put<bytes, alignment>(at, from);
+  }
+
+  // The same, uncounted.
+  template <int bytes, int alignment>
+  void get(int64_t at, void* to) {
     check_place<bytes, alignment>(at, "read");
-    const Access me = machine.access();
+    const Access me = machine.access(), known = machine.behind()[machine.warp()];
     constexpr int n = bytes / kGranule;
     const Access* const writers = &written_[at / kGranule];
     if (!all_before<n>(writers) || machine.earlier_block(writers[0])) check_written(at, bytes);
     Access* const readers = readers_of(machine.warp()) + at / kGranule;
     if constexpr (n % 4 == 0) {
-      const __m128i mine = _mm_set1_epi32(me), clock = _mm_set1_epi32(clock_of(me)), many = _mm_set1_epi32(kMany);
+      // A thread that has not met this one since is another reader.
+      const __m128i mine = _mm_set1_epi32(me), met = _mm_set1_epi32(known), many = _mm_set1_epi32(kMany);
       for (int i = 0; i < n; i += 4) {
         const __m128i before = four(readers + i);
-        const __m128i same_clock = _mm_cmpeq_epi32(_mm_srli_epi32(before, kThreadBits), clock);
-        const __m128i others = _mm_andnot_si128(_mm_cmpeq_epi32(before, mine), same_clock);
+        const __m128i own = _mm_cmpeq_epi32(_mm_and_si128(_mm_xor_si128(before, mine), many), _mm_setzero_si128());
+        const __m128i others = _mm_andnot_si128(own, _mm_cmpgt_epi32(before, met));
         _mm_storeu_si128(reinterpret_cast<__m128i*>(readers + i), _mm_or_si128(mine, _mm_and_si128(others, many)));
       }
     } else {
       for (int i = 0; i < n; ++i) {
-        readers[i] = clock_of(readers[i]) == clock_of(me) && readers[i] != me ? me | kMany : me;
+        readers[i] = readers[i] > known && thread_of(readers[i]) != thread_of(me) ? me | kMany : me;
       }
     }
     std::memcpy(to, begin_ + at, bytes);
   }
 
   template <int bytes, int alignment>
-  [[gnu::noinline]] void write(int64_t at, const void* from) {
-    traffic.access(Traffic::Kind::shared, __builtin_return_address(0), machine.thread(), at, bytes, alignment);
+  void put(int64_t at, const void* from) {
     check_place<bytes, alignment>(at, "write");
     overwrite<bytes>(at, "write", machine.access());
     std::memcpy(begin_ + at, from, bytes);
@@ -74,11 +87,38 @@ class SharedMemory {
     std::fill_n(&written_[at / kGranule], bytes / kGranule, machine.access());
   }
 
+  // 16 bytes of a box that comes, written as `access` tells.
+  void write_by_copy(int64_t at, Access access) {
+    check_place<kChunk, kChunk>(at, "copy");
+    check_fenced(at, "copy", machine.knowledge(), machine.thread());
+    overwrite<kChunk>(at, "copy", access);
+  }
+  // 16 bytes that products of a warpgroup read, all of whose threads have this knowledge.
+  void read_by_products(int64_t at, int group, Access access, const Knowledge& known) {
+    check_place<kChunk, kChunk>(at, "product");
+    check_written(at, kChunk, "product", known);
+    check_fenced(at, "product", known, -1);
+    std::fill_n(readers_of(machine.warps() + group) + at / kGranule, kChunk / kGranule, access);
+  }
+  // Whether all these bytes lie in it.
+  void check_box(int64_t at, int64_t bytes, int64_t alignment) {
+    if (serial_ != machine.serial()) begin_block();
+    const bool outside = at < 0 || at + bytes > bytes_;
+    if (outside || at % alignment != 0 || alignment > alignment_)
+      refuse(outside ? std::max(at, bytes_) : at, bytes, "copy", outside);
+  }
+  Access writer(int64_t at) const { return written_[at / kGranule]; }
+
   char* address(int64_t at) const { return begin_ + at; }
+  std::string place(int64_t at) const {
+    if (unit_ == 1) return name_ + ", byte " + std::to_string(at);
+    return name_ + "[" + std::to_string(at >= 0 ? at / unit_ : -((unit_ - 1 - at) / unit_)) + "]";
+  }
 
  private:
   static constexpr Access kNobody = 0;
   static constexpr int64_t kGranule = 2;
+  static constexpr int kChunk = 16;
 
   template <int bytes, int alignment>
   void check_place(int64_t at, const char* access) {
@@ -96,7 +136,7 @@ class SharedMemory {
       written_.assign(granules, kNobody);
       read_.clear();
     }
-    const size_t all = static_cast<size_t>(stride_) * machine.warps();
+    const size_t all = static_cast<size_t>(stride_) * (machine.warps() + machine.groups());
     if (read_.size() < all) read_.resize(all, kNobody);
   }
 
@@ -108,14 +148,19 @@ class SharedMemory {
     bool late = !all_before<n>(writers);
     const Access* readers = readers_of(0) + at / kGranule;
     __m128i later = _mm_setzero_si128();
-    for (int warp = 0; warp < machine.warps(); ++warp, readers += stride_) {
-      const Access behind = machine.behind()[warp];
+    const auto compare = [&](Access behind) {
       if constexpr (n % 4 == 0) {
         const __m128i known = _mm_set1_epi32(behind);
         for (int i = 0; i < n; i += 4) later = _mm_or_si128(later, _mm_cmpgt_epi32(four(readers + i), known));
       } else {
         for (int i = 0; i < n; ++i) late |= readers[i] > behind;
       }
+      readers += stride_;
+    };
+    const Access* const behind = machine.behind();
+    for (int warp = 0; warp < machine.warps(); ++warp) compare(behind[warp]);
+    for (int group = 0; group < product_clocks.groups(); ++group) {
+      compare(product_clocks.behind(group, machine.knowledge()));
     }
     if (late || _mm_movemask_epi8(later) != 0) check_overwritten(at, bytes, kind);
     std::fill_n(writers, n, access);
@@ -144,9 +189,10 @@ class SharedMemory {
 
   static uint32_t me() { return static_cast<uint32_t>(machine.thread()); }
 
-  static bool ordered(Access before) {
-    return before <= machine.behind()[thread_of(before) / kWarp] || thread_of(before) == me();
+  static bool ordered(Access before, const Knowledge& known) {
+    return known.of(static_cast<int>(thread_of(before)) / kWarp, before);
   }
+  static bool ordered(Access before) { return thread_of(before) == me() || ordered(before, machine.knowledge()); }
 
   void check_written(int64_t first, int64_t bytes) const {
     for (int64_t at = first; at < first + bytes; at += kGranule) {
@@ -157,6 +203,32 @@ class SharedMemory {
     }
   }
 
+  void check_written(int64_t first, int64_t bytes, const char* kind, const Knowledge& known) const {
+    Access last = kNobody;
+    for (int64_t at = first; at < first + bytes; at += kGranule) {
+      const Access writer = written_[at / kGranule];
+      if (writer == last) continue;
+      last = writer;
+      if (machine.earlier_block(writer)) machine.fail(std::string("uninitialised shared read by a ") + kind, place(at));
+      check_landed(at, writer, kind, known);
+      if (!ordered(writer, known)) report("read after write", at, writer);
+    }
+  }
+
+  // What copies and products do is not ordered behind writes of threads by barriers alone.
+  void check_fenced(int64_t first, const char* kind, const Knowledge& known, int thread) const {
+    Access last = kNobody;
+    for (int64_t at = first; at < first + kChunk; at += kGranule) {
+      const Access writer = written_[at / kGranule];
+      if (writer == last || machine.earlier_block(writer) || !by_thread(writer) || clock_of(writer) == machine.kNever)
+        continue;
+      last = writer;
+      if (machine.clocks.fenced(Fence::copies, writer, known, thread)) continue;
+      machine.fail("missing fence", std::string(kind) + " of " + place(at) + ", behind which " + name_of(writer) +
+                                        " has no fence_copies");
+    }
+  }
+
   void check_overwritten(int64_t first, int64_t bytes, const char* kind) const {
     for (int64_t at = first; at < first + bytes; at += kGranule) {
       const Access writer = written_[at / kGranule];
@@ -164,21 +236,30 @@ class SharedMemory {
       if (!ordered(writer)) report("write after write", at, writer);
       for (int warp = 0; warp < machine.warps(); ++warp) {
         const Access reader = read_[warp * stride_ + at / kGranule];
-        const bool other = thread_of(reader) != me();
-        if (other && reader > machine.behind()[warp]) report("write after read", at, reader);
+        if (thread_of(reader) != me() && !machine.knowledge().of(warp, reader)) report("write after read", at, reader);
+      }
+      for (int group = 0; group < product_clocks.groups(); ++group) {
+        const Access reader = read_[(machine.warps() + group) * stride_ + at / kGranule];
+        if (reader > product_clocks.behind(group, machine.knowledge())) {
+          machine.fail("race", "write after read of " + place(at) + ", by a product that has not been waited for");
+        }
       }
     }
   }
 
-  void check_landed(int64_t at, Access writer, const char* access) const {
-    if (clock_of(writer) != machine.kNever) return;
-    machine.fail("unfinished copy", std::string(access) + " of " + place(at) + ", which thread " +
-                                        std::to_string(thread_of(writer)) + " has not waited for");
+  void check_landed(int64_t at, Access writer, const char* access, const Knowledge& known = machine.knowledge()) const {
+    const bool box = !by_thread(writer) && !ordered(writer, known);
+    if (clock_of(writer) != machine.kNever && !box) return;
+    machine.fail("unfinished copy", std::string(access) + " of " + place(at) +
+                                        (box ? ", for whose bytes the thread has not waited"
+                                             : ", which " + name_of(writer) + " has not waited for"));
   }
 
+  static bool by_thread(Access access) { return static_cast<int>(thread_of(access)) < machine.all_threads(); }
+  static std::string name_of(Access access) { return machine.name_of(static_cast<int>(thread_of(access))); }
+
   [[noreturn, gnu::cold]] void report(const char* race, int64_t at, Access before) const {
-    const std::string other =
-        thread_of(before) == kMany ? "several threads" : "thread " + std::to_string(thread_of(before));
+    const std::string other = thread_of(before) == kMany ? "several threads" : name_of(before);
     machine.fail("race", std::string(race) + " of " + place(at) + ", no barrier after " + other);
   }
 
@@ -187,11 +268,6 @@ class SharedMemory {
       machine.fail(std::string("out-of-bounds shared ") + access, place(at) + " of " + std::to_string(bytes_ / unit_));
     }
     machine.fail(std::string("misaligned shared ") + access, place(at) + ", " + std::to_string(bytes) + " bytes");
-  }
-
-  std::string place(int64_t at) const {
-    if (unit_ == 1) return name_ + ", byte " + std::to_string(at);
-    return name_ + "[" + std::to_string(at >= 0 ? at / unit_ : -((unit_ - 1 - at) / unit_)) + "]";
   }
 
   std::string name_;
@@ -256,7 +332,7 @@ class Shared {
   int64_t at_ = 0;
 };
 
-// The bytes that a launch asks for, at multiples of 128, behind what its kernel declares.
+// The bytes that a launch asks for, of every block of a cluster, at multiples of 128, behind what its kernel declares.
 class DynamicMemory {
  public:
   static constexpr int kMost = 227 << 10, kUnasked = 48 << 10;  // of any GPU
@@ -264,8 +340,12 @@ class DynamicMemory {
   // Together with what kernels declare.
   int64_t most = kMost;
 
-  void resize(int bytes) { memory_.resize(bytes_, bytes), asked_ = bytes; }
-  SharedMemory& memory() { return memory_; }
+  void resize(int bytes, int blocks) {
+    while (static_cast<int>(blocks_.size()) < blocks) blocks_.push_back(std::make_unique<Block>());
+    for (const auto& block : blocks_) block->memory.resize(block->bytes, bytes);
+    asked_ = bytes;
+  }
+  SharedMemory& memory(int rank) { return blocks_[rank]->memory; }
 
   // By a kernel, once a block.
   void declare(int64_t bytes) {
@@ -275,11 +355,16 @@ class DynamicMemory {
     if (asked_ > 0 && all > most) {
       machine.fail("too much shared memory", std::to_string(all) + " bytes, and it may have " + std::to_string(most));
     }
+    if (machine.blocks() > 1) machine.fail("declared shared memory", "in a cluster, whose blocks have dynamic alone");
   }
 
  private:
-  alignas(128) char bytes_[kMost];
-  SharedMemory memory_{"dynamic shared memory", bytes_, 0, 1, 128};
+  struct Block {
+    alignas(1024) char bytes[kMost];
+    SharedMemory memory{"dynamic shared memory", bytes, 0, 1, 1024};
+  };
+
+  std::vector<std::unique_ptr<Block>> blocks_;
   uint64_t serial_ = 0;
   int64_t asked_ = 0, declared_ = 0;
 };
@@ -305,58 +390,5 @@ class SharedArray {
   SharedMemory memory_;
   uint64_t serial_ = 0;
 };
-
-// Asynchronous copies of 16 bytes by the threads of a block.
-class Copies {
- public:
-  static constexpr int kBytes = 16;
-
-  void begin(int threads) { queues_.assign(threads, Queue{}); }
-
-  void issue(SharedMemory& memory, int64_t at, const void* from) {
-    memory.expect<kBytes>(at);
-    const Copy copy{&memory, at, from};
-    mine().copies.push_back(copy);
-    if (!machine.schedule().late()) perform(copy);
-  }
-  void commit() { mine().groups.push_back(mine().copies.size()); }
-  // For all groups but the latest n.
-  void wait(size_t n) {
-    Queue& queue = mine();
-    if (queue.groups.size() <= n) return;
-    const size_t done = queue.groups.size() - n, count = queue.groups[done - 1];
-    for (size_t i = 0; i < count; ++i) {
-      const Copy& copy = queue.copies[i];
-      if (machine.schedule().late()) perform(copy);
-      copy.memory->come<kBytes>(copy.at);
-    }
-    queue.copies.erase(queue.copies.begin(), queue.copies.begin() + count);
-    queue.groups.erase(queue.groups.begin(), queue.groups.begin() + done);
-    for (size_t& end : queue.groups) end -= count;
-  }
-  void end_thread() {
-    if (mine().copies.empty()) return mine().groups.clear();
-    machine.fail("unfinished copy", std::to_string(mine().copies.size()) + " that the thread has not waited for");
-  }
-
- private:
-  struct Copy {
-    SharedMemory* memory;
-    int64_t at;
-    const void* from;
-  };
-  struct Queue {
-    std::vector<Copy> copies;
-    std::vector<size_t> groups;  // where each ends
-  };
-
-  Queue& mine() { return queues_[machine.thread()]; }
-
-  static void perform(const Copy& copy) { std::memcpy(copy.memory->address(copy.at), copy.from, kBytes); }
-
-  std::vector<Queue> queues_;
-};
-
-inline Copies copies;
 
 }  // namespace simt

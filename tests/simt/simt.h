@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "arithmetic.h"
+#include "copies.h"
 #include "device.h"
 #include "machine.h"
 #include "matrices.h"
@@ -29,7 +30,7 @@ using Shared = simt::Shared<T>;
 
 template <class T>
 Shared<T> shared_at(int byte) {
-  return {&simt::dynamic_memory.memory(), byte};
+  return {&simt::dynamic_memory.memory(simt::machine.rank()), byte};
 }
 
 // A pointer that knows its buffer, which is read and written by load and store alone.
@@ -54,9 +55,10 @@ class Global {
   int buffer_ = -1;
 };
 
-inline int thread_index() { return simt::machine.thread(); }
+inline int thread_index() { return simt::machine.thread_in_block(); }
 inline int opaque(int x) { return x; }
 inline int block_threads() { return simt::machine.threads(); }
+inline int blocks() { return simt::machine.grid_x(); }
 inline int block_x() { return simt::machine.block_x(); }
 inline int block_y() { return simt::machine.block_y(); }
 
@@ -68,7 +70,7 @@ inline bool any_in_block(bool vote, int line = __builtin_LINE()) {
   return simt::machine.sync(0, simt::machine.threads(), line, vote);
 }
 inline void sync_warp(int line = __builtin_LINE()) {
-  simt::machine.collective("sync_warp", line, nullptr, [](simt::Fiber*) { simt::machine.advance_clock(); });
+  simt::machine.collective("sync_warp", line, nullptr, [](simt::Fiber*) { simt::machine.meet_warp(); });
 }
 
 // What source(lane) brings.

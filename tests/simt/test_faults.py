@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests.simt.launches import SCHEDULES, Device, Mistake, Schedule
 
@@ -49,6 +50,31 @@ FAULTS = {
     "product_of_half_a_warp": r"missed warp operation: .*never reached",
     "vote_beside_a_barrier": r"divergent barrier: ",
 }
+# Of kernels that multiply in warpgroups; those without a report have no numbers.
+PRODUCT_FAULTS = {
+    "refill_under_a_product": r"race: .*write after read of dynamic .*, by a product that has not been waited for",
+    "refill_when_one_warp_is_done": r"race: .*write after read of dynamic .*, by a product that has not been waited",
+    "write_under_a_product": r"race: .*write after read of dynamic .*, by a product that has not been waited for",
+    "wait_for_the_wrong_parity": r"(uninitialised shared read|unfinished copy|missed arrival): ",
+    "fewer_bytes_expected": r"(unexpected bytes: .*: 9216 come to .*, which expects 8192|unfinished copy: )",
+    "more_bytes_expected": r"missed arrival: .*waits at line \d+ for phase 0 of .* 128 of 9344 bytes are missing",
+    "product_without_a_fence": r"missing fence: .*a product without fence_products",
+    "sums_written_behind_the_fence": r"missing fence: .*a product whose sums were written behind fence_products",
+    "sums_read_early": None,
+    "sums_written_early": r"unfinished product: .*whose sums were written before it was waited for",
+    "product_that_nobody_waits_for": r"unfinished product: .*whose sums the thread has not waited for",
+    "missed_arrival": r"missed arrival: .*thread 128 waits at line \d+ for phase 0 of .*: 1 of 4 arrivals and",
+    "product_of_a_stage_on_its_way": r"(uninitialised shared read by a product|unfinished copy): ",
+    "wait_by_one_lane": r"unfinished copy: .*product of dynamic .*, for whose bytes the thread has not waited",
+    "arrivals_without_a_fence": r"missing fence: .*the barrier in dynamic .* initialised without fence_arrivals",
+    "arrivals_without_a_barrier": r"(race: .*read after write|uninitialised shared read: .*) ",
+    "misaligned_box": r"misaligned shared copy: .*byte 128, 8192 bytes",
+    "box_beyond_shared_memory": r"out-of-bounds shared copy: .* of 18464",
+    "product_without_a_thread": r"missed warpgroup operation: .*waits at line \d+, which thread 5 never reached",
+    "box_that_nobody_waits_for": r"unfinished copy: .*for whose bytes at the barrier in .* nobody has waited",
+    "product_of_nothing": r"uninitialised shared read by a product: ",
+    "written_rows_without_a_fence": r"missing fence: .*product of .*, behind which thread \d+ has no fence_copies",
+}
 every_schedule = pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 NUMBERS = torch.arange(128, dtype=torch.float32)
 
@@ -65,3 +91,27 @@ def test_faults_are_reported(device: Device, name: str, schedule: Schedule) -> N
     assert re.search(rf": kernel {name}, block \([01], 0\), thread \d+: ", str(found.value))
     # The next launch is none the worse.
     assert torch.equal(device.run_fault(name, False, schedule, NUMBERS), NUMBERS.view(2, 64).flip(1).flatten())
+
+
+def test_every_fault_of_products_is_tried(device: Device) -> None:
+    assert device.fault_names("product_fault_name") == list(PRODUCT_FAULTS)
+
+
+@every_schedule
+@pytest.mark.parametrize("name", PRODUCT_FAULTS)
+def test_faults_of_products_are_reported(device: Device, name: str, schedule: Schedule) -> None:
+    number, generator = list(PRODUCT_FAULTS).index(name), torch.Generator().manual_seed(6)
+    left, right = (torch.randint(-9, 10, (rows, 96), generator=generator).float() for rows in (128, 8))
+
+    def run(planted: bool) -> Tensor:
+        out = torch.empty(128, 8)
+        device.run_scheduled("run_product_fault", schedule, number, planted, left, right, out, 2)
+        return out
+
+    if (report := PRODUCT_FAULTS[name]) is None:
+        assert run(True).isnan().any()
+    else:
+        with pytest.raises(Mistake, match=report) as found:
+            run(True)
+        assert re.search(rf": kernel {name}, block \([01], 0\), thread \d+: ", str(found.value))
+    assert torch.equal(run(False), left @ right.T)
