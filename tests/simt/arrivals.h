@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -106,9 +107,18 @@ class ArrivalBarriers : public Unit {
  public:
   ArrivalBarriers() { machine.add(this); }
 
-  void begin() override { barriers_.clear(); }
+  void begin() override { barriers_.clear(), from_others_.clear(), last_known_.assign(machine.blocks(), {}); }
+  void end_thread() override {
+    if (machine.blocks() > 1) last_known_[machine.rank()].join(machine.knowledge());
+  }
   void end() override {
     for (const ArrivalBarrier& barrier : barriers_) barrier.end();
+    for (const auto& [who, arrival] : from_others_) {
+      const auto& [thread, rank] = who;
+      if (last_known_[rank].of(thread / kWarp, arrival.access)) continue;
+      machine.fail("early end", "of block " + std::to_string(rank) + " of the cluster, which does not know that " +
+                                    machine.name_of(thread) + " has arrived at " + arrival.at->place());
+    }
   }
 
   void init(SharedMemory* memory, int64_t at, int count) {
@@ -134,8 +144,21 @@ class ArrivalBarriers : public Unit {
     return barriers_[index];
   }
 
-  void arrive(ArrivalBarrier& at, int bytes) {
-    Arrival mine{&at, bytes};
+  // The memory in the same place of a block of the cluster.
+  static SharedMemory* there(SharedMemory* memory, int rank) {
+    if (memory != &dynamic_memory.memory(machine.rank())) machine.fail("no shared memory", "of a cluster");
+    if (rank < 0 || rank >= machine.blocks()) machine.fail("no such block", std::to_string(rank) + " of the cluster");
+    return &dynamic_memory.memory(rank);
+  }
+
+  void arrive(SharedMemory* memory, int64_t at, int bytes) {
+    Arrival mine{&find(memory, at, false), bytes};
+    machine.together(&mine, &ArrivalBarriers::arrive_together);
+  }
+  // A block must not end before it knows that others have arrived there.
+  void arrive_at(SharedMemory* memory, int64_t at, int rank) {
+    Arrival mine{&find(there(memory, rank), at, rank != machine.rank()), 0};
+    if (rank != machine.rank()) from_others_[{machine.thread(), rank}] = {machine.access(), mine.at};
     machine.together(&mine, &ArrivalBarriers::arrive_together);
   }
 
@@ -175,7 +198,14 @@ class ArrivalBarriers : public Unit {
     machine.clocks.step(warp);
   }
 
+  struct FromOther {
+    Access access;
+    const ArrivalBarrier* at;
+  };
+
   std::deque<ArrivalBarrier> barriers_;
+  std::map<std::pair<int, int>, FromOther> from_others_;  // of a thread and the rank of a block the last
+  std::vector<Knowledge> last_known_;                     // of blocks' threads that are done
 };
 
 inline ArrivalBarriers arrival_barriers;

@@ -80,25 +80,21 @@ class Clocks {
   uint32_t before() const { return before_; }  // what every agent's clocks follow
   uint32_t now(int warp) const { return now_[warp]; }
 
-  const Knowledge& of(int thread) const {
-    const int warp = thread / kWarp;
-    return (apart_[warp] >> thread % kWarp & 1) == 0 ? of_warps_[warp] : *own_[thread];
-  }
+  const Knowledge& of(int thread) const { return apart(thread) ? *own_[thread] : of_warps_[thread / kWarp]; }
   // That a thread has for itself until its warp meets.
   Knowledge& own(int thread) {
     if (own_.empty()) own_.resize(kMostWarps * kWarp);
-    const int warp = thread / kWarp;
-    if ((apart_[warp] >> thread % kWarp & 1) == 0) {
+    if (!apart(thread)) {
       if (own_[thread] == nullptr) own_[thread] = std::make_unique<Knowledge>();
-      *own_[thread] = of_warps_[warp];
-      apart_[warp] |= 1u << thread % kWarp;
+      *own_[thread] = of_warps_[thread / kWarp];
+      apart_[thread / kWarp] |= 1u << thread % kWarp;
     }
     return *own_[thread];
   }
 
   // A thread knows of an agent's clock, and its warp does where it knows no more.
   void know(int thread, int agent, uint32_t clock) {
-    Access& last = const_cast<Knowledge&>(of(thread)).behind[agent];
+    Access& last = (apart(thread) ? *own_[thread] : of_warps_[thread / kWarp]).behind[agent];
     last = std::max(last, access_by(clock, kMany));
   }
 
@@ -156,6 +152,8 @@ class Clocks {
   }
 
  private:
+  bool apart(int thread) const { return (apart_[thread / kWarp] >> thread % kWarp & 1) != 0; }
+
   // The warp knows what any of its lanes knows.
   void gather(int warp) {
     for (int lane = 0; lane < kWarp; ++lane) {

@@ -176,9 +176,9 @@ int report_traffic(char* message, int64_t size) {
   return 0;
 }
 
-// Words of every thread from words of every thread.
-int run_word(const char* name, int order, uint64_t seed, const uint32_t* in, uint32_t* out, int blocks, char* message,
-             int64_t size) {
+// Words of every thread from words of every thread, in clusters of so many blocks.
+int run_word(const char* name, int order, uint64_t seed, const uint32_t* in, uint32_t* out, int blocks, int cluster,
+             char* message, int64_t size) {
   return reported(message, size, [&] {
     simt::Device device({static_cast<simt::Order>(order), seed});
     const int64_t threads = int64_t{blocks} * vocabulary::kThreads;
@@ -186,7 +186,8 @@ int run_word(const char* name, int order, uint64_t seed, const uint32_t* in, uin
       if (std::strcmp(word.name, name) != 0) continue;
       const auto given = input<uint32_t>(device, "in", in, threads * word.in);
       const auto made = output<uint32_t>(device, "out", out, threads * word.out);
-      device.launch(name, blocks, 1, vocabulary::kThreads, vocabulary::kSharedBytes, [&] { word.kernel(given, made); });
+      device.launch(
+          name, blocks, 1, vocabulary::kThreads, vocabulary::kSharedBytes, [&] { word.kernel(given, made); }, cluster);
       return;
     }
     throw simt::Mistake("no such word");

@@ -48,7 +48,11 @@ constexpr Fault kFaults[] = {FAULT(refill_under_a_product),
                              FAULT(product_without_a_thread),
                              FAULT(box_that_nobody_waits_for),
                              FAULT(product_of_nothing),
-                             FAULT(written_rows_without_a_fence)};
+                             FAULT(written_rows_without_a_fence),
+                             FAULT(arrivals_at_a_block_that_ended),
+                             FAULT(copies_to_a_block_that_ended),
+                             FAULT(refill_under_anothers_product),
+                             FAULT(cluster_that_does_not_meet)};
 #undef FAULT
 
 template <class T>
@@ -85,18 +89,20 @@ const char* product_fault_name(int number) {
   return number < static_cast<int>(std::size(kFaults)) ? kFaults[number].name : nullptr;
 }
 
-// left (64 * blocks, 96), right (8, 96), out (64 * blocks, 8).
-int run_product_fault(int order, uint64_t seed, int number, int planted, const float* left, const float* right,
-                      float* out, int blocks, char* message, int64_t size) {
+// left (64 * blocks, 96), right (16, 96), out (64 * blocks, 16).
+int run_product_fault(int order, uint64_t seed, int number, int planted, int cluster, const float* left,
+                      const float* right, float* out, int blocks, char* message, int64_t size) {
   return reported(message, size, [&] {
     using namespace planted;
     const Launcher on(order, seed);
-    const ProductCall call{planted != 0, tensor_map(on.stream, "left", left, kRows * blocks, 4 * kDim, kRows),
-                           tensor_map(on.stream, "right", right, kColumns, 4 * kDim, kColumns),
+    const ProductCall call{planted != 0,
+                           cluster,
+                           tensor_map(on.stream, "left", left, kRows * blocks, 4 * kDim, kRows),
+                           tensor_map(on.stream, "right", right, kColumns, 4 * kDim, kColumns / cluster),
                            input<float>(on.stream, "numbers", right, kColumns * kDim),
                            output<float>(on.stream, "out", out, int64_t{kRows} * blocks * kColumns)};
-    launch(kFaults[number].name, kFaults[number].kernel, {blocks, 1, kPipelineThreads, kPipelineBytes}, on.stream,
-           call);
+    launch(kFaults[number].name, kFaults[number].kernel, {blocks, 1, kPipelineThreads, kPipelineBytes, cluster},
+           on.stream, call);
   });
 }
 
@@ -122,27 +128,29 @@ int run_products(int order, uint64_t seed, int type, const void* left, const voi
   });
 }
 
-// left (64 * blocks, 128 * steps bytes), right (144, the same), out (64 * blocks, 144).
-int run_pipelined(int order, uint64_t seed, int type, const void* left, const void* right, float* out, int blocks,
-                  int steps, char* message, int64_t size) {
+// In clusters of so many blocks: left (64 * blocks, 128 * steps bytes), right (144, the same), out (64 * blocks, 144).
+int run_pipelined(int order, uint64_t seed, int type, const void* left, const void* right, float* out, int cluster,
+                  int blocks, int steps, char* message, int64_t size) {
   return reported(message, size, [&] {
     const Launcher on(order, seed);
     constexpr int columns = 2 * vocabulary::kWide, bytes = 3 * (64 + columns) * 128 + 6 * 8;
     with_type(type, [&](auto kind) {
-      launch("pipelined", &vocabulary::pipelined<decltype(kind)>, {blocks, 1, vocabulary::kHopperThreads, bytes},
-             on.stream, tensor_map(on.stream, "left", left, int64_t{64} * blocks, int64_t{128} * steps, 64),
-             tensor_map(on.stream, "right", right, columns, int64_t{128} * steps, columns), steps,
+      launch("pipelined", &vocabulary::pipelined<decltype(kind)>,
+             {blocks, 1, vocabulary::kHopperThreads, bytes, cluster}, on.stream,
+             tensor_map(on.stream, "left", left, int64_t{64} * blocks, int64_t{128} * steps, 64),
+             tensor_map(on.stream, "right", right, columns, int64_t{128} * steps, columns / cluster), cluster, steps,
              output<float>(on.stream, "out", out, int64_t{64} * blocks * columns));
     });
   });
 }
 
-// in (count), out (blocks, 128).
-int run_rounds(int order, uint64_t seed, const int* in, int count, int* out, int blocks, char* message, int64_t size) {
+// In clusters of so many blocks: in (count), out (blocks, 128).
+int run_rounds(int order, uint64_t seed, const int* in, int count, int* out, int cluster, int blocks, char* message,
+               int64_t size) {
   return reported(message, size, [&] {
     const Launcher on(order, seed);
-    launch("rounds", &vocabulary::rounds, {blocks, 1, vocabulary::kHopperThreads, 2048}, on.stream, count,
-           input<int>(on.stream, "in", in, count), output<int>(on.stream, "out", out, int64_t{128} * blocks));
+    launch("rounds", &vocabulary::rounds, {blocks, 1, vocabulary::kHopperThreads, 2048, cluster}, on.stream, cluster,
+           count, input<int>(on.stream, "in", in, count), output<int>(on.stream, "out", out, int64_t{128} * blocks));
   });
 }
 }

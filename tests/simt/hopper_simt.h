@@ -3,6 +3,7 @@
 // arrivals.h, tiles.h and products.h check what they do.
 #pragma once
 #include <cstdint>
+#include <string>
 
 #include "arrivals.h"
 #include "machine.h"
@@ -21,11 +22,11 @@ inline void fence_arrivals() {
 }
 inline void fence_copies() { simt::machine.fence(simt::Fence::copies); }
 
-inline void arrive(Shared<Arrivals> at) {
-  simt::arrival_barriers.arrive(simt::arrival_barriers.find(at.memory(), at.at(), false), 0);
-}
+inline void arrive(Shared<Arrivals> at) { simt::arrival_barriers.arrive(at.memory(), at.at(), 0); }
+inline void arrive_at(Shared<Arrivals> at, int rank) { simt::arrival_barriers.arrive_at(at.memory(), at.at(), rank); }
 inline void expect_bytes(Shared<Arrivals> at, int bytes) {
-  simt::arrival_barriers.arrive(simt::arrival_barriers.find(at.memory(), at.at(), false), bytes);
+  if (bytes < 0) simt::machine.fail("bad bytes", std::to_string(bytes));
+  simt::arrival_barriers.arrive(at.memory(), at.at(), bytes);
 }
 inline void wait_phase(Shared<Arrivals> at, int parity, int line = __builtin_LINE()) {
   simt::arrival_barriers.find(at.memory(), at.at(), false).wait(parity, line);
@@ -38,6 +39,14 @@ struct TensorMap {
 inline void copy_box(Shared<Chunk> to, const TensorMap& from, int column, int row, Shared<Arrivals> at) {
   simt::box_copies.issue(to.memory(), to.at(), from.rows, column, row,
                          simt::arrival_barriers.find(at.memory(), at.at(), true));
+}
+
+inline void copy_box_to_all(Shared<Chunk> to, const TensorMap& from, int column, int row, Shared<Arrivals> at) {
+  using simt::arrival_barriers;
+  for (int rank = 0; rank < simt::machine.blocks(); ++rank) {
+    simt::box_copies.issue(arrival_barriers.there(to.memory(), rank), to.at(), from.rows, column, row,
+                           arrival_barriers.find(arrival_barriers.there(at.memory(), rank), at.at(), true));
+  }
 }
 
 inline void fence_products(int line = __builtin_LINE()) {

@@ -73,34 +73,37 @@ products(TensorMap left, TensorMap right, Global<const float> in, Global<float> 
   each_sum(sums, [&](float& sum, int at) { store(out, block_x() * 64 * columns + at, sum); });
 }
 
-// A ring of copies, of which products read: (64, dim) times (144, dim), three stages.
+// A ring of copies, of which products read: (64, dim) times (144, dim), three stages. Blocks of a cluster copy a part
+// each of what all of them multiply with.
 template <class T>
 CROSSRET_KERNEL(kHopperThreads, 1)
-pipelined(TensorMap left, TensorMap right, int steps, Global<float> out) {
+pipelined(TensorMap left, TensorMap right, int cluster, int steps, Global<float> out) {
   constexpr int stages = 3, left_bytes = 64 * kRowBytes, bytes = left_bytes + 2 * kWide * kRowBytes;
   const Shared<Arrivals> ready = shared_at<Arrivals>(stages * bytes), free = ready + stages;
   if (thread_index() == kCopying) {
     for (int stage = 0; stage < stages; ++stage) {
       init_arrivals(ready + stage, 1);
-      init_arrivals(free + stage, 4);
+      init_arrivals(free + stage, 4 * cluster);
     }
     fence_arrivals();
   }
-  sync_block();
+  sync_cluster();
+  const int share = 2 * kWide / cluster, first = cluster_rank() * share;
   if (thread_index() == kCopying) {
     for (int number = 0; number < steps; ++number) {
       const int stage = number % stages;
       wait_phase(free + stage, number / stages % 2 ^ 1);
       expect_bytes(ready + stage, bytes);
       copy_box(shared_at<Chunk>(stage * bytes), left, number, 64 * block_x(), ready + stage);
-      copy_box(shared_at<Chunk>(stage * bytes + left_bytes), right, number, 0, ready + stage);
+      copy_box_to_all(shared_at<Chunk>(stage * bytes + left_bytes) + first * 8, right, number, first, ready + stage);
     }
   }
-  if (thread_index() >= kCopying) return;
+  if (thread_index() >= kCopying) return sync_cluster();
   take_registers<208>();
   float sums[kWide];
   const auto release = [&](int number) {
-    if (number >= 0 && thread_index() % kWarp == 0) arrive(free + number % stages);
+    if (number < 0 || thread_index() % kWarp != 0) return;
+    for (int rank = 0; rank < cluster; ++rank) arrive_at(free + number % stages, rank);
   };
   for (int number = 0; number < steps; ++number) {
     const int stage = number % stages;
@@ -117,22 +120,24 @@ pipelined(TensorMap left, TensorMap right, int steps, Global<float> out) {
   wait_products<0>();
   release(steps - 1);
   each_sum(sums, [&](float& sum, int at) { store(out, block_x() * 128 * kWide + at, sum); });
+  sync_cluster();
 }
 
-// Numbers go round a ring of three from one thread to four warps, of which all lanes or the first tells that it has
-// read: what each thread has read, weighted by rounds.
-CROSSRET_KERNEL(kHopperThreads, 1) rounds(int count, Global<const int> in, Global<int> out) {
+// Numbers go round a ring of three from one thread to four warps, of which all lanes or the first tell all blocks of
+// the cluster that they have read: what each thread has read, weighted by rounds.
+CROSSRET_KERNEL(kHopperThreads, 1) rounds(int cluster, int count, Global<const int> in, Global<int> out) {
   constexpr int stages = 3;
   const Shared<Arrivals> ready = shared_at<Arrivals>(0), free = ready + stages;
   const Shared<int> numbers = shared_at<int>(1024);
-  const bool by_lanes = block_x() % 2 == 0;
+  const bool by_lanes = block_x() / cluster % 2 == 0;
   if (thread_index() == kCopying) {
     for (int stage = 0; stage < stages; ++stage) {
       init_arrivals(ready + stage, 1);
-      init_arrivals(free + stage, by_lanes ? 4 * kWarp : 4);
+      init_arrivals(free + stage, cluster * (by_lanes ? 4 * kWarp : 4));
     }
+    fence_arrivals();
   }
-  sync_block();
+  sync_cluster();
   if (thread_index() == kCopying) {
     for (int round = 0; round < count; ++round) {
       wait_phase(free + round % stages, round / stages % 2 ^ 1);
@@ -140,15 +145,18 @@ CROSSRET_KERNEL(kHopperThreads, 1) rounds(int count, Global<const int> in, Globa
       arrive(ready + round % stages);
     }
   }
-  if (thread_index() >= kCopying) return;
+  if (thread_index() >= kCopying) return sync_cluster();
   int sum = 0;
   for (int round = 0; round < count; ++round) {
     wait_phase(ready + round % stages, round / stages % 2);
     sum += (round + 1) * numbers[round % stages];
     if (!by_lanes) sync_warp();
-    if (by_lanes || thread_index() % kWarp == 0) arrive(free + round % stages);
+    for (int rank = 0; rank < cluster && (by_lanes || thread_index() % kWarp == 0); ++rank) {
+      arrive_at(free + round % stages, rank);
+    }
   }
   store(out, block_x() * 4 * kWarp + thread_index(), sum);
+  sync_cluster();
 }
 
 }  // namespace vocabulary

@@ -112,12 +112,12 @@ class Device:
         self._run("run_words", schedule.order, ctypes.c_uint64(schedule.seed), *pointers)
         return out
 
-    def word(self, name: str, schedule: Schedule, words: Tensor, count: int) -> Tensor:
+    def word(self, name: str, schedule: Schedule, words: Tensor, count: int, cluster: int = 1) -> Tensor:
         """`count` words of each thread, of 96 a block, from words (threads, n) of theirs."""
         out = torch.full((len(words), count), -99, dtype=torch.int32)
         pointers = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (words.contiguous(), out))
         seed = ctypes.c_uint64(schedule.seed)
-        self._run("run_word", name.encode(), schedule.order, seed, *pointers, len(words) // 96)
+        self._run("run_word", name.encode(), schedule.order, seed, *pointers, len(words) // 96, cluster)
         return out
 
     @contextmanager

@@ -14,6 +14,7 @@
 
 #include "clocks.h"
 #include "fibers.h"
+#include "schedule.h"
 #include "threads.h"
 #include "traffic.h"
 
@@ -67,7 +68,7 @@ class Machine {
     }
     kernel_ = kernel, schedule_ = schedule, threads_ = threads, blocks_ = blocks, body_ = &body, grid_x_ = grid_x;
     warps_ = all_threads() / kWarp;
-    random_ = schedule.seed * 0x9E3779B97F4A7C15ull + 1;
+    turns_ = Turns(schedule);
     stacks_.grow(all_threads());
     traffic.begin(kernel);
     const int all = grid_x / blocks * grid_y;
@@ -84,7 +85,7 @@ class Machine {
     }
     return meet_at(rank_ * kBarriers + number, expected, line, vote, number == 0);
   }
-  void sync_cluster(int line) { meet_at(blocks_ * kBarriers, all_threads(), line, false, true); }
+  void sync_cluster(int line) { meet_at(blocks_ * kBarriers, all_threads(), line, false, false); }
 
   // Every lane of the warp brings its argument; the last to come performs it for all.
   template <class Perform>
@@ -159,8 +160,7 @@ class Machine {
     for (Unit* unit : units_) unit->begin();
     for (int t = 0; t < all_threads(); ++t) fibers_[t].context = stacks_.begin(t, &Machine::enter);
     mistake_.clear();
-    at_warp_ = schedule_.order == Order::reversed ? warps() - 1 : 0;
-    burst_ = 0;
+    turns_.begin(warps());
     running_ = this;
     go_on_with(choose());
     host_ = {};
@@ -272,35 +272,13 @@ class Machine {
     check_clocks();
   }
 
-  uint32_t random() {
-    random_ ^= random_ << 13, random_ ^= random_ >> 7, random_ ^= random_ << 17;
-    return static_cast<uint32_t>(random_ >> 16);
-  }
-
-  // The thread that goes on, or -1: a warp as long as it can, from the first on or from the last, or for a while.
+  // The thread that goes on, or -1.
   int choose() {
-    const bool stays = ready_[at_warp_] != 0 && (schedule_.order != Order::bursts || burst_-- > 0);
-    if (!stays) {
-      std::vector<int> able;
-      do {
-        for (int w = 0; w < warps(); ++w) {
-          if (ready_[w] != 0) able.push_back(w);
-        }
-      } while (able.empty() && std::any_of(units_.begin(), units_.end(), [](Unit* unit) { return unit->go_on(); }));
-      if (able.empty()) return -1;
-      at_warp_ = schedule_.order == Order::forward    ? able.front()
-                 : schedule_.order == Order::reversed ? able.back()
-                                                      : able[random() % able.size()];
-      burst_ = 1 << random() % 12;
+    int next = turns_.next(ready_);
+    while (next < 0 && std::any_of(units_.begin(), units_.end(), [](Unit* unit) { return unit->go_on(); })) {
+      next = turns_.next(ready_);
     }
-    uint32_t lanes = ready_[at_warp_];
-    if (schedule_.order == Order::reversed) return at_warp_ * kWarp + 31 - __builtin_clz(lanes);
-    if (schedule_.order == Order::bursts) {
-      for (uint32_t skip = random() % static_cast<uint32_t>(__builtin_popcount(lanes)); skip > 0; --skip) {
-        lanes &= lanes - 1;
-      }
-    }
-    return at_warp_ * kWarp + __builtin_ctz(lanes);
+    return next;
   }
 
   void go_on_with(int thread) {
@@ -334,14 +312,16 @@ class Machine {
   }
 
   // Nobody can go on: all threads are done, or some wait in vain. What is told first is a wait for a thread that is
-  // done, then one for an mbarrier.
+  // done or at a barrier of more threads, then one for an mbarrier.
   [[noreturn]] void finish() {
     int told = -1, told_first = -1;
     for (int t = 0; t < all_threads(); ++t) {
       const Fiber& waiting = fibers_[t];
       if (waiting.state == State::done) continue;
       const int other = waiting.state == State::asleep ? -1 : absent(t);
-      const int first = other < 0 ? 1 : fibers_[other].state == State::done ? 2 : 0;
+      const State others = other < 0 ? State::asleep : fibers_[other].state;
+      const bool left = others == State::done || (others == State::in_barrier && waiting.state != State::in_barrier);
+      const int first = left ? 2 : other < 0 ? 1 : 0;
       if (first > told_first) told = t, told_first = first;
     }
     if (told >= 0) tell(told);
@@ -385,13 +365,14 @@ class Machine {
 
   const char* kernel_ = "";
   Schedule schedule_{};
+  Turns turns_{schedule_};
   const std::function<void()>* body_ = nullptr;
-  int threads_ = 0, blocks_ = 1, warps_ = 0, current_ = 0, warp_ = 0, rank_ = 0, at_warp_ = 0, burst_ = 0;
+  int threads_ = 0, blocks_ = 1, warps_ = 0, current_ = 0, warp_ = 0, rank_ = 0;
   int grid_x_ = 0, block_x_ = 0, block_y_ = 0;
   uint32_t block_number_ = 0;
   const Knowledge* knowledge_ = nullptr;
   Access oldest_ = 0;
-  uint64_t serial_ = 0, random_ = 1;
+  uint64_t serial_ = 0;
   Context host_;
   std::string mistake_;
   Stacks stacks_;

@@ -1,6 +1,7 @@
 // Kernels that multiply rows by a pipeline of copies and products, each with a mistake that can be planted in it.
 //
-// A thread copies stages of 32 columns into a ring of two, a warpgroup multiplies them: (64, 96) times (8, 96).
+// A thread copies stages of 32 columns into a ring of two, a warpgroup multiplies them: (64, 96) times (16, 96), of
+// which blocks of a cluster copy a part each to all of them.
 #pragma once
 #include "cuda/device.cuh"
 #include "hopper_simt.h"
@@ -9,7 +10,7 @@ namespace crossret {
 namespace gpu {
 namespace planted {
 
-constexpr int kRows = 64, kColumns = 8, kDim = 96, kOfBox = 32, kStages = 2;
+constexpr int kRows = 64, kColumns = 16, kDim = 96, kOfBox = 32, kStages = 2;
 constexpr int kMultiplying = 128, kPipelineThreads = kMultiplying + kWarp, kBoxRowBytes = 128;
 constexpr int kLeftBytes = kRows * kBoxRowBytes, kRightBytes = kColumns * kBoxRowBytes;
 constexpr int kStageBytes = kLeftBytes + kRightBytes, kRingBytes = kStages * kStageBytes;
@@ -17,9 +18,10 @@ constexpr int kPipelineBytes = kRingBytes + 2 * kStages * 8;
 
 struct ProductCall {
   bool planted;
-  TensorMap left, right;
+  int cluster;
+  TensorMap left, right;              // whose boxes have kRows and kColumns / cluster rows
   Global<const float> right_numbers;  // the same
-  Global<float> out;                  // (64, 8) of each block
+  Global<float> out;                  // (64, 16) of each block
 };
 
 // What the threads do, right where nothing is planted.
@@ -30,7 +32,7 @@ struct Habits {
   bool right_copied = true, right_written = false, copies_fenced = true;
   bool products_fenced = true, products_awaited = true, released_early = false, released_by_one = false;
   bool read_early = false, written_early = false, written_behind_fence = false, cleared_early = false;
-  bool copied_in_vain = false;
+  bool copied_in_vain = false, ended_early = false, others_awaited = true, others_told = true;
 };
 
 inline Shared<Chunk> left_of(int stage) { return shared_at<Chunk>(stage * kStageBytes); }
@@ -38,18 +40,24 @@ inline Shared<Chunk> right_of(int stage) { return shared_at<Chunk>(stage * kStag
 inline Shared<Arrivals> ready(int stage) { return shared_at<Arrivals>(kRingBytes) + 2 * stage; }
 inline Shared<Arrivals> free_again(int stage) { return ready(stage) + 1; }
 
+inline void copy_right(const ProductCall& call, int stage, int number) {
+  const int rows = kColumns / call.cluster, first = cluster_rank() * rows;
+  if (call.cluster == 1) return copy_box(right_of(stage), call.right, number, 0, ready(stage));
+  copy_box_to_all(right_of(stage) + first * 8, call.right, number, first, ready(stage));
+}
+
 inline void copy_stages(const ProductCall& call, const Habits& habits) {
   for (int number = 0; number < kDim / kOfBox; ++number) {
     const int stage = number % kStages;
     wait_phase(free_again(stage), number / kStages % 2 ^ 1);
     expect_bytes(ready(stage), habits.expected);
     copy_box(left_of(stage) + habits.misplaced, call.left, number, block_x() * kRows, ready(stage));
-    if (habits.right_copied) copy_box(right_of(stage), call.right, number, 0, ready(stage));
+    if (habits.right_copied) copy_right(call, stage, number);
   }
   if (!habits.copied_in_vain) return;
   wait_phase(free_again(1), 0);
   expect_bytes(ready(1), kRightBytes);
-  copy_box(right_of(1), call.right, 0, 0, ready(1));
+  copy_right(call, 1, 0);
 }
 
 // By threads, a chunk each.
@@ -62,16 +70,20 @@ inline void write_right(const ProductCall& call, const Habits& habits, int numbe
   sync_named(1, kMultiplying);
 }
 
-inline void release(const Habits& habits, int stage) {
+inline void release(const ProductCall& call, const Habits& habits, int stage) {
   const int warp = thread_index() / kWarp;
   if (thread_index() % kWarp != 0 || warp == habits.silent || (habits.released_by_one && warp != 0)) return;
+  for (int rank = 0; rank < call.cluster && habits.others_told; ++rank) {
+    if (rank != cluster_rank()) arrive_at(free_again(stage), rank);
+  }
   arrive(free_again(stage));
 }
 
-inline void multiply_stages(const ProductCall& call, const Habits& habits, float (&sums)[4], float& early) {
+inline void multiply_stages(const ProductCall& call, const Habits& habits, float (&sums)[kColumns / 2], float& early) {
   const int thread = thread_index();
   for (int number = 0; number < kDim / kOfBox; ++number) {
     const int stage = number % kStages;
+    if (habits.ended_early && number == 2 && cluster_rank() == 1) return;
     if (habits.stage_awaited && (habits.all_lanes_wait || thread % kWarp == 0)) {
       wait_phase(ready(stage), (number / kStages % 2) ^ habits.wrong_parity);
     }
@@ -84,14 +96,26 @@ inline void multiply_stages(const ProductCall& call, const Habits& habits, float
       multiply_rows<TFloat32>(sums, left_of(stage), right_of(stage), step, number + step > 0);
     }
     commit_products();
-    if (habits.released_early) release(habits, stage);
+    if (habits.released_early) release(call, habits, stage);
     early = sums[0];
     if (habits.written_early) sums[1] = 0.0f;
     if (habits.cleared_early && thread < kOfBox) shared_at<float>(stage * kStageBytes)[thread] = 0.0f;
     if (habits.products_awaited || number < 2) wait_products<0>();
-    if (!habits.released_early) release(habits, stage);
+    if (!habits.released_early) release(call, habits, stage);
   }
   sums[0] -= 2.0f;
+}
+
+inline void multiply(const ProductCall& call, const Habits& habits) {
+  const int thread = thread_index();
+  float sums[kColumns / 2], early = 0.0f;
+  multiply_stages(call, habits, sums, early);
+  const int first_row = block_x() * kRows + thread / kWarp * 16 + thread % kWarp / 4;
+  if (habits.read_early) sums[0] = early;
+  for (int i = 0; i < kColumns / 2; ++i) {
+    const int row = first_row + i % 4 / 2 * 8, column = i / 4 * 8 + thread % 4 * 2 + i % 2;
+    store(call.out, row * kColumns + column, sums[i]);
+  }
 }
 
 inline void pipeline(const ProductCall& call, const Habits& habits) {
@@ -99,22 +123,18 @@ inline void pipeline(const ProductCall& call, const Habits& habits) {
   if (thread == kMultiplying) {
     for (int stage = 0; stage < kStages; ++stage) {
       init_arrivals(ready(stage), 1);
-      init_arrivals(free_again(stage), habits.released_by_one ? 1 : 4);
+      const int blocks = habits.others_told ? call.cluster : 1;
+      init_arrivals(free_again(stage), blocks * (habits.released_by_one ? 1 : 4));
     }
     if (habits.init_fenced) fence_arrivals();
   }
-  if (habits.init_awaited) sync_block();
+  if (habits.init_awaited) sync_cluster();
   if (thread >= kMultiplying) {
     if (thread == kMultiplying) copy_stages(call, habits);
-    return;
+  } else {
+    multiply(call, habits);
   }
-  float sums[4], early = 0.0f;
-  multiply_stages(call, habits, sums, early);
-  const int first_row = block_x() * kRows + thread / kWarp * 16 + thread % kWarp / 4;
-  if (habits.read_early) sums[0] = early;
-  for (int e = 0; e < 4; ++e) {
-    store(call.out, (first_row + e / 2 * 8) * kColumns + thread % 4 * 2 + e % 2, sums[e]);
-  }
+  if (habits.others_awaited && call.cluster > 1) sync_cluster();
 }
 
 #define CROSSRET_PLANTED(name, habit, right, wrong)  \
@@ -144,7 +164,21 @@ CROSSRET_PLANTED(misaligned_box, misplaced, 0, 8)
 CROSSRET_PLANTED(box_beyond_shared_memory, misplaced, 0, kPipelineBytes / 1024 * 64)
 CROSSRET_PLANTED(product_without_a_thread, absent, -1, 5)
 CROSSRET_PLANTED(box_that_nobody_waits_for, copied_in_vain, false, true)
+// In clusters alone.
+CROSSRET_PLANTED(arrivals_at_a_block_that_ended, others_awaited, true, false)
+CROSSRET_PLANTED(copies_to_a_block_that_ended, ended_early, false, true)
+CROSSRET_PLANTED(refill_under_anothers_product, others_told, true, false)
 #undef CROSSRET_PLANTED
+
+// Barriers of another block that may not be there yet.
+CROSSRET_KERNEL(kPipelineThreads, 1) cluster_that_does_not_meet(ProductCall call) {
+  Habits habits;
+  if (call.planted) {
+    habits.init_awaited = false;
+    if (thread_index() == kMultiplying) arrive_at(free_again(0), cluster_rank() ^ 1);
+  }
+  pipeline(call, habits);
+}
 
 // Of rows that nobody has written.
 CROSSRET_KERNEL(kPipelineThreads, 1) product_of_nothing(ProductCall call) {

@@ -61,23 +61,26 @@ def test_products_of_steps(device: Device, kind: str, columns: int, schedule: Sc
 
 
 @every_schedule
+@pytest.mark.parametrize("cluster", [1, 2])
 @every_kind
-def test_pipelines(device: Device, kind: str, schedule: Schedule) -> None:
+def test_pipelines(device: Device, kind: str, cluster: int, schedule: Schedule) -> None:
     """One thread copies seven steps through three stages, a warpgroup multiplies them."""
-    steps, blocks = 7, 2
+    steps, blocks = 7, 4
     left, right = random_rows(kind, 64 * blocks, 128 * steps), random_rows(kind, 144, 128 * steps)
     out = torch.empty(64 * blocks, 144)
-    device.run_scheduled("run_pipelined", schedule, list(DTYPES).index(kind), left, right, out, blocks, steps)
+    number = list(DTYPES).index(kind)
+    device.run_scheduled("run_pipelined", schedule, number, left, right, out, cluster, blocks, steps)
     expected = exact(left, kind) @ exact(right, kind).T
     torch.testing.assert_close(out.double(), expected, rtol=0, atol=1e-4)
 
 
 @every_schedule
-def test_numbers_go_round_a_ring(device: Device, schedule: Schedule) -> None:
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_numbers_go_round_a_ring(device: Device, cluster: int, schedule: Schedule) -> None:
     """Of all lanes of four consumers, or of their first ones, that tell when they have read."""
     count = 50
     numbers = torch.arange(count, dtype=torch.int32) * 7 % 31
-    out = torch.empty(2, 128, dtype=torch.int32)
-    device.run_scheduled("run_rounds", schedule, numbers, count, out, 2)
+    out = torch.empty(2 * cluster, 128, dtype=torch.int32)
+    device.run_scheduled("run_rounds", schedule, numbers, count, out, cluster, 2 * cluster)
     expected = int((numbers.long() * torch.arange(1, count + 1)).sum())
     assert out.unique().tolist() == [expected]

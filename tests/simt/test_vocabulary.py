@@ -88,11 +88,13 @@ def test_arithmetic(device: Device) -> None:
     assert made[:, 4].tolist() == [(int(word) & -int(word)).bit_length() - 1 for word in bits]
 
 
+@pytest.mark.parametrize("cluster", [1, 2, 4])
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-def test_votes_of_blocks(device: Device, schedule: Schedule) -> None:
+def test_votes_of_blocks(device: Device, cluster: int, schedule: Schedule) -> None:
+    """Those of a cluster have barriers and memory of their own."""
     numbers = torch.zeros(4, 96, dtype=torch.int32)
     numbers[1, 33], numbers[2, 94], numbers[3] = 5, 7, torch.arange(96, dtype=torch.int32)
-    made = device.word("voted", schedule, numbers.view(-1, 1), 4).view(4, 96, 4)
+    made = device.word("voted", schedule, numbers.view(-1, 1), 4, cluster).view(4, 96, 4)
     for block, votes in enumerate([(0, 0, 0), (1, 0, 1), (1, 1, 0), (1, 1, 1)]):
         assert made[block, :, :3].unique(dim=0).tolist() == [list(votes)]
         assert torch.equal(made[block, :, 3], numbers[block].flip(0))

@@ -1,4 +1,4 @@
-// Threads as the machine sees them: what they wait for, whom a schedule lets go on, what works beside them.
+// Threads as the machine sees them: what they wait for, and what works beside them.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -8,16 +8,6 @@
 #include "fibers.h"
 
 namespace simt {
-
-enum class Order : int { forward, reversed, bursts };
-
-struct Schedule {
-  Order order;
-  uint64_t seed;  // of bursts
-
-  // Whether asynchronous copies land, and products are made, when they are waited for; otherwise at once.
-  bool late() const { return order == Order::bursts ? seed % 2 == 1 : order == Order::forward; }
-};
 
 // What a kernel did wrong; its text names the kind, the kernel, the block and the thread.
 struct Mistake : std::runtime_error {
