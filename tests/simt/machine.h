@@ -253,15 +253,15 @@ class Machine {
     if (clocks.exhausted()) fail("too many barriers", "in one block");
   }
 
-  void set_ready(int thread, bool ready) {
+  [[gnu::always_inline]] void set_ready(int thread, bool ready) {
     const int warp = thread / kWarp;
     const uint32_t bit = 1u << thread % kWarp;
     uint32_t& lanes = ready_[warp];
     lanes = ready ? lanes | bit : lanes & ~bit;
-    if (lanes == 0 && pausing_[warp] != 0) go_on_together(warp);
+    if (lanes == 0 && __builtin_expect(pausing_[warp] != 0, 0)) go_on_together(warp);
   }
 
-  void go_on_together(int warp) {
+  [[gnu::noinline]] void go_on_together(int warp) {
     const uint32_t lanes = std::exchange(pausing_[warp], 0);
     Fiber* const fibers = &fibers_[warp * kWarp];
     perform_(warp, lanes, fibers);
@@ -275,18 +275,19 @@ class Machine {
   // The thread that goes on, or -1.
   int choose() {
     int next = turns_.next(ready_);
-    while (next < 0 && std::any_of(units_.begin(), units_.end(), [](Unit* unit) { return unit->go_on(); })) {
-      next = turns_.next(ready_);
-    }
+    while (next < 0 && units_go_on()) next = turns_.next(ready_);
     return next;
   }
+  [[gnu::noinline]] bool units_go_on() {
+    return std::any_of(units_.begin(), units_.end(), [](Unit* unit) { return unit->go_on(); });
+  }
 
-  void go_on_with(int thread) {
+  [[gnu::always_inline]] void go_on_with(int thread) {
     current_ = thread, warp_ = thread / kWarp, rank_ = blocks_ == 1 ? 0 : thread / threads_;
     knowledge_ = &clocks.of(thread);
   }
 
-  void yield() {
+  [[gnu::always_inline]] void yield() {
     const int before = current_, next = choose();
     if (next < 0) finish();
     go_on_with(next);

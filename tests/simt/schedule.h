@@ -26,7 +26,7 @@ class Turns {
 
   // Of the lanes of every warp that can go on one, or -1: a warp as long as it can, from the first on or from the last,
   // or for a while.
-  int next(const std::vector<uint32_t>& ready) {
+  [[gnu::always_inline]] int next(const std::vector<uint32_t>& ready) {
     const bool stays = ready[at_warp_] != 0 && (order_ != Order::bursts || burst_-- > 0);
     if (!stays) {
       std::vector<int> able;

@@ -45,7 +45,7 @@ class SharedMemory {
 
   // The same, uncounted.
   template <int bytes, int alignment>
-  void get(int64_t at, void* to) {
+  [[gnu::always_inline]] void get(int64_t at, void* to) {
     check_place<bytes, alignment>(at, "read");
     const Access me = machine.access(), known = machine.behind()[machine.warp()];
     constexpr int n = bytes / kGranule;
@@ -70,7 +70,7 @@ class SharedMemory {
   }
 
   template <int bytes, int alignment>
-  void put(int64_t at, const void* from) {
+  [[gnu::always_inline]] void put(int64_t at, const void* from) {
     check_place<bytes, alignment>(at, "write");
     overwrite<bytes>(at, "write", machine.access());
     std::memcpy(begin_ + at, from, bytes);
@@ -121,7 +121,7 @@ class SharedMemory {
   static constexpr int kChunk = 16;
 
   template <int bytes, int alignment>
-  void check_place(int64_t at, const char* access) {
+  [[gnu::always_inline]] void check_place(int64_t at, const char* access) {
     if (serial_ != machine.serial()) begin_block();
     const bool outside = at < 0 || at + bytes > bytes_, misaligned = alignment > alignment_ || at % alignment != 0;
     if (outside || misaligned) refuse(at, bytes, access, outside);
@@ -142,7 +142,7 @@ class SharedMemory {
 
   // By this thread; `access` is what is left of it.
   template <int bytes>
-  void overwrite(int64_t at, const char* kind, Access access) {
+  [[gnu::always_inline]] void overwrite(int64_t at, const char* kind, Access access) {
     constexpr int n = bytes / kGranule;
     Access* const writers = &written_[at / kGranule];
     bool late = !all_before<n>(writers);
@@ -341,11 +341,14 @@ class DynamicMemory {
   int64_t most = kMost;
 
   void resize(int bytes, int blocks) {
-    while (static_cast<int>(blocks_.size()) < blocks) blocks_.push_back(std::make_unique<Block>());
+    while (static_cast<int>(blocks_.size()) < blocks) {
+      blocks_.push_back(std::make_unique<Block>());
+      memories_[blocks_.size() - 1] = &blocks_.back()->memory;
+    }
     for (const auto& block : blocks_) block->memory.resize(block->bytes, bytes);
     asked_ = bytes;
   }
-  SharedMemory& memory(int rank) { return blocks_[rank]->memory; }
+  SharedMemory& memory(int rank) { return *memories_[rank]; }
 
   // By a kernel, once a block.
   void declare(int64_t bytes) {
@@ -365,6 +368,7 @@ class DynamicMemory {
   };
 
   std::vector<std::unique_ptr<Block>> blocks_;
+  SharedMemory* memories_[kMostWarps] = {};
   uint64_t serial_ = 0;
   int64_t asked_ = 0, declared_ = 0;
 };

@@ -29,7 +29,7 @@ template <class T>
 using Shared = simt::Shared<T>;
 
 template <class T>
-Shared<T> shared_at(int byte) {
+[[gnu::always_inline]] inline Shared<T> shared_at(int byte) {
   return {&simt::dynamic_memory.memory(simt::machine.rank()), byte};
 }
 
