@@ -16,8 +16,10 @@ from setuptools.errors import PlatformError
 TORCH_MINIMUM = (2, 10)
 USUAL_FOLDER = "/usr/local/cuda/bin"
 LEAST = (8, 0)
-# As far as nvcc knows them; the newest of those also as PTX, for GPUs to come.
+# As far as nvcc knows them; the oldest and the newest of those also as PTX, for GPUs that are not named and to come.
 USUAL = ("8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
+# With instructions that no later GPU has: every GPU of 9.0 has them.
+WITH_FEATURES = {"90": "90a"}
 # Below it nvcc makes the same PTX of the kernels for all, line by line but for the name; from it on another one.
 PTX_DIFFERS = 100
 
@@ -85,10 +87,14 @@ class Cuda(NamedTuple):
         alike = [number for number in numbers if number.isdigit() and int(number) < PTX_DIFFERS]
         flags = []
         for name, number in zip(self.architectures, numbers, strict=True):
-            ptx = name.endswith("+PTX")
-            virtual = min(alike, key=int) if number in alike and not ptx else number
-            flags.append(f"-gencode=arch=compute_{virtual},code=sm_{number}")
-            if ptx:
+            if number in WITH_FEATURES:
+                own = virtual = WITH_FEATURES[number]
+            else:
+                own, virtual = number, min(alike, key=int) if number in alike else number
+            flags.append(f"-gencode=arch=compute_{virtual},code=sm_{own}")
+            if own in WITH_FEATURES.values():
+                flags.append(f"-DCROSSRET_SM{own.upper()}")
+            if name.endswith("+PTX"):
                 flags.append(f"-gencode=arch=compute_{number},code=compute_{number}")
         return flags
 
@@ -120,7 +126,8 @@ def architectures(known: set[str]) -> tuple[str, ...]:
         usual = [number for number in USUAL if knows(number)]
         if not usual:
             raise PlatformError("this nvcc knows no GPU that the kernels run on")
-        return (*usual[:-1], f"{usual[-1]}+PTX")
+        ends = {usual[0], usual[-1]}  # PTX that any GPU takes, and the newest
+        return tuple(f"{number}+PTX" if number in ends else number for number in usual)
     kept = []
     for name in dict.fromkeys(asked):
         parts = re.fullmatch(r"(\d+)\.(\d)[af]?(\+PTX)?", name)

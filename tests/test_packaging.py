@@ -165,10 +165,14 @@ def test_a_build_that_cannot_start_says_so_in_one_line(
 @pytest.mark.parametrize(
     ("named", "architectures"),  # of which PTX is made once
     [
-        ("", ["80,code=sm_80", "80,code=sm_90", "100,code=sm_100", "100,code=compute_100"]),
+        (
+            "",
+            ["80,code=sm_80", "80,code=compute_80", "90a,code=sm_90a", "100,code=sm_100", "100,code=compute_100"],
+        ),
         ("7.5;8.0 9.0a+PTX", ["80,code=sm_80", "90a,code=sm_90a", "90a,code=compute_90a"]),
+        ("8.0 9.0+PTX", ["80,code=sm_80", "90a,code=sm_90a", "90,code=compute_90"]),
     ],
-    ids=["all", "named"],
+    ids=["all", "named", "as PTX"],
 )
 def test_a_torch_with_cuda_gets_a_library_for_gpus(
     project: Path, tmp_path: Path, named: str, architectures: list[str]

@@ -58,7 +58,7 @@ def lines_of(directory: Path) -> list[str]:
     """Ratios to the floors, what failed, what changed since the last record of that card."""
     results = results_of(directory)
     lines = ["# Run on a GPU", ""]
-    lines += [f"- {line['text']}" for line in told(directory, "facts")]
+    lines += [f"- {line['text']}" for stage in ("warpgroups", "facts") for line in told(directory, stage)]
     if results is not None:
         before = recorded(results)
         lines += ["", "| case | implementation | ms | ÷ floor | wanted | before |", "|---|---|---:|---:|---:|---:|"]

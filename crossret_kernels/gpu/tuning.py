@@ -6,6 +6,8 @@ items: a kernel is compiled for each of a tile's sizes.
 
 from __future__ import annotations
 
+from crossret_kernels.torch_internals import environment
+
 LEAST = 16  # the least side of a product in Triton
 
 # Shared memory that a block may have: compute capability 8.6, 8.9 and 12.x have 99 KiB, 8.0 and 8.7 163, 9.0 and
@@ -158,3 +160,6 @@ class CudaAttention:
     ROW_BYTES = 88 * 2**20  # of packed rows of a side's part
     GRAM_BYTES = 64 * 2**20
     CELLS = 24 * 2**20  # similarities whose gradients are kept at a time
+
+    # Whether warps of their own copy and multiply on compute capability 9.0. They did in simulation, on no card yet.
+    WARPGROUPS = environment("CROSSRET_WARPGROUPS") not in (None, "0")

@@ -36,7 +36,7 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
  public:
   using Base::floats, Base::ints;
   using typename Base::Element;
-  static_assert(Shape::threads >= kMostQueries * kMostContexts, "a thread pools each pair of a job");
+  static constexpr int kPoolingLanes = 8;  // of a pair
 
   CROSSRET_DEVICE explicit AttentionTile(const AttentionProblem& problem) : Base(problem) {}
 
@@ -57,46 +57,65 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
       take(outer, inner);
     }
   }
-  // Calls take(item, column) for the thread's share of every item of queries and context.
+  // Calls take(item, column) for the thread's share of every item of queries and two contexts from an even column on.
   template <class Take>
-  CROSSRET_DEVICE static void each_column(const Job& job, const Take& take) {
-    each_unit(job.n_queries, job.n_columns, thread_index(), Shape::threads, take);
+  CROSSRET_DEVICE static void each_two(const Job& job, const Take& take) {
+    each_unit(job.n_queries, (job.n_columns + 1) / 2, thread_index(), Shape::threads,
+              [&](int item, int two) { take(item, 2 * two); });
   }
+  CROSSRET_DEVICE static Shared<Two<float>> twos(int byte) { return shared_at<Two<float>>(byte); }
 
   // Adds the piece from row `begin` on to the norms' sums of every item of queries and context, in `factors`.
   CROSSRET_DEVICE void measure(const Job& job, int begin) const {
-    each_column(job, [&](int item, int column) {
-      const int at = item * at_.pitch + column;
+    each_two(job, [&](int item, int column) {
+      const int at = (item * at_.pitch + column) / 2;
       const int first = ints(at_.query_begins)[item] - begin, last = ints(at_.query_begins)[item + 1] - begin;
       const int from = first > 0 ? first : 0, to = last < Shape::rows ? last : Shape::rows;
-      const auto x = [&](int row) -> float { return clip(floats(at_.similarities)[row * at_.pitch + column]); };
-      float sum = 0.0f;
+      const Shared<Two<float>> cells = twos(at_.similarities) + column / 2;
+      const auto each_row = [&](const auto& add) {
+        for (int row = from; row < to; ++row) {
+          const Two<float> s = cells[row * (at_.pitch / 2)];
+          add(0, clip(s.at[0])), add(1, clip(s.at[1]));
+        }
+      };
+      Two<float> sums{};
       if (norm() == Norm::softmax) {
-        const float before = begin > 0 ? floats(at_.greatest)[at] : -INFINITY;
-        float greatest = before;
-        for (int row = from; row < to; ++row) greatest = fmaxf(greatest, x(row));
-        for (int row = from; row < to; ++row) sum += approx_exp2((x(row) - greatest) * kLog2E);
-        if (before > -INFINITY) sum += floats(at_.factors)[at] * approx_exp2((before - greatest) * kLog2E);
-        floats(at_.greatest)[at] = greatest;
-        floats(at_.factors)[at] = sum;
-        return;
+        Two<float> before{{-INFINITY, -INFINITY}};
+        if (begin > 0) before = twos(at_.greatest)[at];
+        Two<float> greatest = before;
+        each_row([&](int e, float x) { greatest.at[e] = fmaxf(greatest.at[e], x); });
+        each_row([&](int e, float x) { sums.at[e] += approx_exp2((x - greatest.at[e]) * kLog2E); });
+        if (begin > 0) {
+          const Two<float> so_far = twos(at_.factors)[at];
+          for (int e = 0; e < 2; ++e) {
+            if (before.at[e] > -INFINITY) {
+              sums.at[e] += so_far.at[e] * approx_exp2((before.at[e] - greatest.at[e]) * kLog2E);
+            }
+          }
+        }
+        twos(at_.greatest)[at] = greatest;
+      } else if (norm() != Norm::none) {
+        each_row([&](int e, float x) { sums.at[e] = add_norm_term(norm(), x, sums.at[e]); });
+        if (begin > 0) {
+          const Two<float> so_far = twos(at_.factors)[at];
+          for (int e = 0; e < 2; ++e) sums.at[e] += so_far.at[e];
+        }
       }
-      for (int row = from; norm() != Norm::none && row < to; ++row) {
-        sum = add_norm_term(norm(), x(row), sum);
-      }
-      floats(at_.factors)[at] = begin > 0 ? sum + floats(at_.factors)[at] : sum;
+      twos(at_.factors)[at] = sums;
     });
   }
 
   // Factors of logits in place of the norms' sums, by the same threads.
   CROSSRET_DEVICE void finish_factors(const Job& job) const {
-    each_column(job, [&](int item, int column) {
-      const int at = item * at_.pitch + column;
-      const float length = finish_norm(norm(), floats(at_.factors)[at]);
-      if (gradients) floats(at_.norms)[at] = length;
-      floats(at_.factors)[at] = logit_factor(norm(), options_.lambda_softmax, length);
+    each_two(job, [&](int item, int column) {
+      const int at = (item * at_.pitch + column) / 2;
+      Two<float> found = twos(at_.factors)[at];
+      for (int e = 0; e < 2; ++e) found.at[e] = finish_norm(norm(), found.at[e]);
+      if (gradients) twos(at_.norms)[at] = found;
+      for (int e = 0; e < 2; ++e) found.at[e] = logit_factor(norm(), options_.lambda_softmax, found.at[e]);
+      twos(at_.factors)[at] = found;
     });
-    sync_block();
+    this->sync();
   }
 
   // Relevances of the piece's rows to every item of contexts.
@@ -117,16 +136,20 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
   // Weights of some steps of contexts, the rows of a fragment each, are held at once as operands of products with G.
   static constexpr int most_steps = Fine::rows == 16 ? 4 : 6, at_once = most_steps * Fine::rows;
   struct Operands {
+    // Without a value they would keep their registers from unit to unit.
     uint32_t heads[most_steps][4] = {}, rests[most_steps][4] = {};
   };
 
   // A warp's 16 rows and an item of contexts. A lane has its rows and every fourth context from `t` on.
   struct Unit {
     int rows[2];
-    Shared<float> cells[2], weights[2];
+    Shared<float> cells[2], of_gradients[2];
     int factors[2];  // places
     int first_column, count, t;
     Global<const Chunk> gram;
+
+    // Weights replace similarities, but for gradients.
+    CROSSRET_DEVICE Shared<float> weights(int half) const { return gradients ? of_gradients[half] : cells[half]; }
   };
 
   // Relevances of 16 rows to an item of contexts, by a warp. Weights that are needed again replace similarities in
@@ -142,7 +165,7 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
     for (int half = 0; half < 2; ++half) {
       const int row = unit.rows[half] = first_row + lane / 4 + 8 * half;
       unit.cells[half] = floats(at_.similarities) + (row * at_.pitch + unit.first_column);
-      unit.weights[half] = floats(at_.weights) + (row * at_.pitch + unit.first_column);
+      if (gradients) unit.of_gradients[half] = floats(at_.weights) + (row * at_.pitch + unit.first_column);
       unit.factors[half] = ints(at_.row_items)[row] * at_.pitch + unit.first_column;
     }
     // The greatest logit in two parts, as it is and its rounding error: exponents need both where logits are large.
@@ -170,21 +193,30 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
       for (int i = 0; i < most_steps; ++i) {
         const int begin = first + i * Fine::rows;
         if (begin >= unit.count) break;
-        float p[2][Fine::of_lane] = {};
-        if (begin + Fine::rows <= unit.count) {
-          weigh<true>(unit, begin, shift, rest, p, products, totals);
+        float p[2][Fine::of_lane];
+        const int left = unit.count - begin;
+        const bool half_step = Fine::rows > 8 && left <= 8;  // the item's last contexts fill one group of columns
+        if (left >= Fine::rows) {
+          weigh<Fine::of_lane, true>(unit, begin, shift, rest, p, products, totals);
+        } else if (half_step) {
+          weigh<Fine::of_lane / 2, false>(unit, begin, shift, rest, p, products, totals);
         } else {
-          weigh<false>(unit, begin, shift, rest, p, products, totals);
+          weigh<Fine::of_lane, false>(unit, begin, shift, rest, p, products, totals);
         }
         if (kept) {
 #pragma unroll
           for (int k = 0; k < Fine::of_lane; ++k) {
             const int c = begin + 4 * k + unit.t;
-            if (c < unit.count) unit.weights[0][c] = p[0][k], unit.weights[1][c] = p[1][k];
+            if (c < unit.count) unit.weights(0)[c] = p[0][k], unit.weights(1)[c] = p[1][k];
           }
         }
         Fine::weights([&](int half, int k) { return p[half][k]; }, operands.heads[i], operands.rests[i]);
-        if (!gradients) add_triangle(unit, first, i, operands, p, squares);
+        if (gradients) continue;
+        if (half_step) {
+          add_triangle<1>(unit, first, i, operands, p, squares);
+        } else {
+          add_triangle<Fine::rows / 8>(unit, first, i, operands, p, squares);
+        }
       }
       if (gradients || first > 0) add_rectangle(unit, first, operands, squares);
     }
@@ -206,7 +238,7 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
       float sum = 0.0f;
       const Shared<float> of_row = floats(at_.weighted) + (row * at_.pitch + unit.first_column);
       for (int c = unit.t; c < unit.count; c += 4) {
-        const float s = unit.cells[half][c], p = unit.weights[half][c];
+        const float s = unit.cells[half][c], p = unit.weights(half)[c];
         sum = fmaf(p, weight_derivative(relevance.of_products, s, relevance.of_squares, of_row[c]), sum);
       }
       const float mean = sum_of_row(sum) / fmaxf(totals[half], kTiny);
@@ -222,32 +254,34 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
     return norm > 0.0f ? (options_.normalize ? 1.0f : norm) : 0.0f;
   }
 
-  // A lane's weights of the step from context `begin` on, `whole` or the item's last, with Σ p s and Σ p.
-  template <bool whole>
+  // A lane's weights of the step from context `begin` on, `whole` or the item's last, with Σ p s and Σ p. Places behind
+  // `places` have none.
+  template <int places, bool whole>
   CROSSRET_DEVICE void weigh(const Unit& unit, int begin, const float (&shift)[2], const float (&rest)[2],
                              float (&p)[2][Fine::of_lane], float (&products)[2], float (&totals)[2]) const {
-    float s[2][Fine::of_lane], exponents[2][Fine::of_lane];
+    float s[2][places], exponents[2][places];
 #pragma unroll
-    for (int k = 0; k < Fine::of_lane; ++k) {
+    for (int k = 0; k < places; ++k) {
       const int c = begin + 4 * k + unit.t;
-      if (!whole && c >= unit.count) continue;
+      const bool there = whole || c < unit.count;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        s[half][k] = unit.cells[half][c];
-        exponents[half][k] = logit(s[half][k], unit.factors[half] + c, shift[half]);
+        s[half][k] = there ? static_cast<float>(unit.cells[half][c]) : 0.0f;
+        exponents[half][k] = there ? logit(s[half][k], unit.factors[half] + c, shift[half]) : -INFINITY;
         if (shifted()) exponents[half][k] = fminf(exponents[half][k] - rest[half], 0.0f);
       }
     }
 #pragma unroll
-    for (int k = 0; k < Fine::of_lane; ++k) {
-      if (!whole && begin + 4 * k + unit.t >= unit.count) continue;
+    for (int k = 0; k < places; ++k) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        p[half][k] = approx_exp2(exponents[half][k]);
+        p[half][k] = approx_exp2(exponents[half][k]);  // 0 where there is no context
         products[half] = fmaf(p[half][k], s[half][k], products[half]);
         totals[half] += p[half][k];
       }
     }
+#pragma unroll
+    for (int k = places; k < Fine::of_lane; ++k) p[0][k] = p[1][k] = 0.0f;
   }
 
   // Adds the product of weights and a fragment of G, rows of step i by a group of 8 columns.
@@ -263,10 +297,11 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
     return unit.gram + (group * fragment_rows<Arithmetic>(unit.count) + first / Fine::rows) * kWarp;
   }
 
-  // Adds a lane's part of pᵀGp: of step i with itself and twice with those before it, from context `first` on.
+  // Adds a lane's part of pᵀGp: of step i with itself and twice with those before it, from context `first` on, in
+  // groups of eight columns.
+  template <int groups>
   CROSSRET_DEVICE void add_triangle(const Unit& unit, int first, int i, const Operands& operands,
                                     const float (&p)[2][Fine::of_lane], float (&squares)[2]) const {
-    constexpr int groups = Fine::rows / 8;
     const int column = first + i * Fine::rows;
     Chunk g[groups][most_steps];
 #pragma unroll
@@ -317,7 +352,7 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const float weighted = sums[2 * half + e];
-          if (times > 0.0f) squares[half] = fmaf(times * weighted, unit.weights[half][c], squares[half]);
+          if (times > 0.0f) squares[half] = fmaf(times * weighted, unit.weights(half)[c], squares[half]);
           if (!gradients) continue;
           Shared<float> to = floats(at_.weighted) + (unit.rows[half] * at_.pitch + unit.first_column);
           to[c] = first > 0 ? to[c] + weighted : weighted;
@@ -334,7 +369,7 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
     for (int half = 0; half < 2; ++half) {
       float orthogonal = 0.0f;  // Σ p² ‖c‖², which ‖a‖² would be of orthogonal contexts
       for (int c = unit.t; c < unit.count; c += 4) {
-        const float length = unit.weights[half][c] * context_length(unit.first_column + c);
+        const float length = unit.weights(half)[c] * context_length(unit.first_column + c);
         orthogonal = fmaf(length, length, orthogonal);
       }
       orthogonal = sum_of_row(orthogonal);
@@ -364,14 +399,31 @@ class AttentionTile : public JobTile<Shape, Arithmetic> {
     }
   }
 
-  // Adds the piece's relevances to the pair of a thread.
-  CROSSRET_DEVICE void pool(const Job& job, int begin, Pooled& pooled) const {
-    const int query = thread_index() / kMostContexts, context = thread_index() % kMostContexts;
-    if (query >= job.n_queries || context >= job.n_contexts) return;
-    const int first = ints(at_.query_begins)[query] - begin, last = ints(at_.query_begins)[query + 1] - begin;
-    const int from = first > 0 ? first : 0, to = last < Shape::rows ? last : Shape::rows;
-    pooled.add(options_, begin, from, to,
-               [&](int row) -> float { return floats(at_.relevances)[row * kRelevancePitch + context]; });
+  // Pools the piece's relevances, each pair by kPoolingLanes threads, and calls take(query, context, pooled) by one of
+  // them for every pair of which it was the last piece. `kept` is for the next one: a job in pieces has few pairs.
+  template <class Take>
+  CROSSRET_DEVICE void pool(const Job& job, int begin, Pooled& kept, const Take& take) const {
+    constexpr int pairs_at_once = Shape::threads / kPoolingLanes;
+    static_assert(pairs_at_once >= kMostContexts, "a job in pieces has one item of queries");
+    const int thread = thread_index(), lane = thread % kPoolingLanes, pairs = job.n_queries * job.n_contexts;
+    for (int first = 0; first < pairs; first += pairs_at_once) {
+      const int pair = first + thread / kPoolingLanes;
+      const int query = pair < pairs ? pair / job.n_contexts : 0, context = pair - query * job.n_contexts;
+      const int top = ints(at_.query_begins)[query] - begin, last = ints(at_.query_begins)[query + 1] - begin;
+      const int to = last < Shape::rows ? last : Shape::rows;
+      if (begin == 0) kept = Pooled{};
+      if (pair < pairs) {
+        kept.add(options_, begin, (top > 0 ? top : 0) + lane, to, kPoolingLanes,
+                 [&](int row) -> float { return floats(at_.relevances)[row * kRelevancePitch + context]; });
+      }
+      if (begin + Shape::rows < job.n_rows) continue;
+#pragma unroll
+      for (int mask = 1; mask < kPoolingLanes; mask *= 2) {
+        kept.add(options_,
+                 {shuffle_xor(kept.sum, mask), shuffle_xor(kept.greatest, mask), shuffle_xor(kept.detail, mask)});
+      }
+      if (pair < pairs && lane == 0) take(query, context, kept);
+    }
   }
 
  protected:

@@ -68,7 +68,8 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true, usual> {
         if (again) this->attend(job, begin);
         sync_block();
         if (pass == kPool) {
-          this->pool(job, begin, pooled);
+          this->pool(job, begin, pooled,
+                     [&](int query, int context, const Pooled& all) { keep_pooled(pair_of(query, context), all); });
           continue;
         }
         find_relevance_gradients(job, begin);
@@ -81,7 +82,6 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true, usual> {
         store_similarities(job, begin);
         store_own(job, begin);
       }
-      if (pass == kPool) keep_pooled(job, pooled);
     }
   }
 
@@ -136,9 +136,7 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true, usual> {
   CROSSRET_DEVICE static int pair_of(int query, int context) { return query * kMostContexts + context; }
   static constexpr int kPairs = kMostQueries * kMostContexts;
 
-  CROSSRET_DEVICE void keep_pooled(const Job& job, const Pooled& pooled) const {
-    const int pair = thread_index();
-    if (pair / kMostContexts >= job.n_queries || pair % kMostContexts >= job.n_contexts) return;
+  CROSSRET_DEVICE void keep_pooled(int pair, const Pooled& pooled) const {
     floats(at_.pooled)[pair] = pooled.greatest;
     floats(at_.pooled)[kPairs + pair] = pooled.sum;
     floats(at_.pooled)[2 * kPairs + pair] = pooled.detail;
@@ -209,7 +207,7 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true, usual> {
   };
   template <class Take>
   CROSSRET_DEVICE void each_part(const Job& job, int begin, const Take& take) const {
-    this->each_column(job, [&](int query, int column) {
+    Tile::each_unit(job.n_queries, job.n_columns, thread_index(), Shape::threads, [&](int query, int column) {
       Column own{query, column, 0, query * at_.pitch + column, 0, 0};
       while (own.context + 1 < job.n_contexts && column >= ints(at_.context_begins)[own.context + 1]) ++own.context;
       const int first = ints(at_.query_begins)[query] - begin, last = ints(at_.query_begins)[query + 1] - begin;

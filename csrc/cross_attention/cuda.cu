@@ -9,6 +9,7 @@
 #include "cross_attention/backward.cuh"
 #include "cross_attention/feature_gradients.cuh"
 #include "cross_attention/forward.cuh"
+#include "cross_attention/warpgroups.cuh"
 #include "cuda/launch.cuh"
 
 namespace crossret {
@@ -33,6 +34,14 @@ template <class Arithmetic>
 using Flatter = std::conditional_t<std::is_same_v<typename Features<Arithmetic>::Element, float>, Flattest, Flat>;
 // For gradients, which keep three tiles.
 using Half = TileShape<2, 4, 2, 5, kProductBytes, 3, 1>;
+// On compute capability 9.0 alone.
+using OfWarpgroups = WarpgroupShape<2>;
+static_assert(OfWarpgroups::rows == Tall::rows && OfWarpgroups::columns == Tall::columns, "they take the same jobs");
+#if defined(CROSSRET_SM90A) || !defined(__CUDACC__)
+constexpr bool kWarpgroupsBuilt = true;
+#else
+constexpr bool kWarpgroupsBuilt = false;
+#endif
 
 // Calls run(element) with an element of the features' dtype.
 template <class Run>
@@ -129,12 +138,15 @@ void by_shape(const AttentionCall& call, const Stream& stream, const Run& run) {
                                   stream.most_shared, run);
 }
 
+bool usual(const AttentionOptions& options) {
+  return options.norm == Norm::l2 && !options.shifted && 0.0f <= options.slope && options.slope <= 1.0f;
+}
+
 // Calls run(whether the options are usual), of which kernels with the largest tiles are compiled apart.
 template <class Shape, class Run>
 void by_options(const AttentionOptions& options, const Run& run) {
   if constexpr (std::is_same_v<Shape, Tall> || std::is_same_v<Shape, TallIeee> || std::is_same_v<Shape, Half>) {
-    const bool clips = 0.0f <= options.slope && options.slope <= 1.0f;
-    if (options.norm == Norm::l2 && !options.shifted && clips) return run(std::true_type{});
+    if (usual(options)) return run(std::true_type{});
   }
   run(std::false_type{});
 }
@@ -176,6 +188,33 @@ AttentionProblem problem_of(const AttentionCall& call, const Tiling& tiling, con
   problem.options = {given.norm,       given.pooling,      !free, choices.normalize, given.clip_slope, lambda,
                      given.lambda_lse, choices.empty_score};
   return problem;
+}
+
+// Whether warpgroups multiply: all pairs of items that fit a tile, whose rows follow one another, by the usual options,
+// in more jobs of queries than one.
+template <class Shape>
+bool by_warpgroups(const AttentionCall& call, const AttentionProblem& problem, const Stream& stream) {
+  const Part &contexts = call.contexts.part, &queries = call.queries.part;
+  return std::is_same_v<Shape, Tall> && kWarpgroupsBuilt && call.choices.warpgroups && stream.capability == 90 &&
+         usual(problem.options) && contexts.full && queries.full && contexts.n_rows > 0 && queries.n_rows > 0 &&
+         queries.longest <= Tall::rows && problem.n_query_jobs > 1;
+}
+
+TensorMap boxes_of(const PackedPart& side, int box_rows, const Stream& stream) {
+  return tensor_map(stream, "packed rows", side.rows, in_eights(side.part.n_rows), side.dim * element_bytes(side.dtype),
+                    box_rows);
+}
+
+template <class Arithmetic>
+void score_by_warpgroups(const AttentionCall& call, const Scores& scores, const Stream& stream) {
+  using Shape = OfWarpgroups;
+  constexpr int cluster = Shape::cluster;
+  const AttentionProblem problem = problem_of(call, tiling_of<Shape>(Shape::columns, false, false), stream);
+  const int64_t jobs = int64_t{blocks_for(problem.n_query_jobs, cluster)} * problem.n_context_jobs;
+  const int64_t clusters = std::min<int64_t>(std::max(stream.multiprocessors / cluster, 1), jobs);
+  launch("attend_by_warpgroups", attend_by_warpgroups<Shape, Arithmetic>,
+         {clusters * cluster, 1, Shape::all_threads, problem.memory.total, cluster}, stream, problem, scores,
+         boxes_of(call.queries, Shape::rows, stream), boxes_of(call.contexts, Shape::columns / cluster, stream));
 }
 
 void make_grams(const PackedPart& contexts, const AttentionChoices& choices, const Stream& stream) {
@@ -280,6 +319,11 @@ void score_attention(const AttentionCall& call, const OrderedPairs& listed, floa
     by_shape<Arithmetic, false>(call, stream, [&](auto shape, const Tiling& tiling) {
       using Shape = decltype(shape);
       const AttentionProblem problem = problem_of(call, tiling, stream);
+      if constexpr (!std::is_same_v<Arithmetic, Ieee>) {
+        if (listed.count == 0 && by_warpgroups<Shape>(call, problem, stream)) {
+          return score_by_warpgroups<Arithmetic>(call, scores, stream);
+        }
+      }
       const int64_t blocks = listed.count != 0 ? (listed.count + pairs.a_block - 1) / pairs.a_block
                                                : int64_t{problem.n_query_jobs} * problem.n_context_jobs;
       by_options<Shape>(problem.options, [&](auto usual) {

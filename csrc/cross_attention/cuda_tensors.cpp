@@ -20,10 +20,10 @@ using OptionalTensor = std::optional<torch::stable::Tensor>;
 
 // clang-format off
 // Fields of `gpu::Part`.
-#define CROSSRET_PART_NUMBERS(X) X(first) X(items) X(rows) X(longest) X(slots)
+#define CROSSRET_PART_NUMBERS(X) X(first) X(items) X(rows) X(longest) X(slots) X(full)
 // Whether rows are packed as float32 whatever the features' dtype, and fields of `gpu::AttentionChoices`.
 #define CROSSRET_CHOICE_NUMBERS(X) \
-  X(wide) X(tfloat32) X(empty_score) X(normalize) X(raw_feature_norm) X(clip_slope) X(lambda_softmax) X(pooling) \
+  X(wide) X(tfloat32) X(warpgroups) X(empty_score) X(normalize) X(raw_feature_norm) X(clip_slope) X(lambda_softmax) X(pooling) \
   X(lambda_lse)
 // clang-format on
 
@@ -44,8 +44,8 @@ T* table(const Tensor& tensor, const Place& place, ScalarType type, int64_t size
 gpu::Part part_of(const Tensor& numbers) {
   const auto given = numbers_of<PartNumbers>(numbers);
   const auto narrow = [](int64_t value) { return static_cast<int>(value); };
-  const gpu::Part part{narrow(given.first), narrow(given.items), narrow(given.rows), narrow(given.longest),
-                       narrow(given.slots)};
+  const gpu::Part part{narrow(given.first),   narrow(given.items), narrow(given.rows),
+                       narrow(given.longest), narrow(given.slots), given.full != 0};
   STD_TORCH_CHECK(part.first >= 0 && part.n_items > 0 && part.n_rows >= 0 && part.longest >= 0, "a part has items");
   STD_TORCH_CHECK(part.slots == 0 || (part.slots == part.longest && given.rows == given.items * given.slots),
                   "items have slots for the longest");
@@ -62,6 +62,7 @@ Choices choices_of(const Tensor& numbers) {
   made.options = attention_options(static_cast<int64_t>(given.raw_feature_norm), given.clip_slope, given.lambda_softmax,
                                    static_cast<int64_t>(given.pooling), given.lambda_lse);
   made.normalize = given.normalize != 0, made.tfloat32 = given.tfloat32 != 0, made.wide = given.wide != 0;
+  made.warpgroups = given.warpgroups != 0;
   made.empty_score = static_cast<float>(given.empty_score);
   return made;
 }

@@ -18,10 +18,23 @@ struct ListedPairs {
   int a_block;                  // pairs of a block
 };
 
+// The jobs of a block: successive blocks take one of queries with eight of contexts, so that they share rows in the L2
+// cache.
+struct JobNumbers {
+  int query, context;
+
+  CROSSRET_DEVICE static JobNumbers of(int number, int n_queries, int n_contexts) {
+    constexpr int shared_by = 8;
+    const int first = number / (shared_by * n_queries) * shared_by;
+    const int left = n_contexts - first, wide = left < shared_by ? left : shared_by;
+    const int within = number - first * n_queries;
+    return {within / wide, first + within % wide};
+  }
+};
+
 template <class Shape, class Arithmetic, bool usual>
-class AttendBlock : AttentionTile<Shape, Arithmetic, false, usual> {
+class AttendBlock : protected AttentionTile<Shape, Arithmetic, false, usual> {
   using Tile = AttentionTile<Shape, Arithmetic, false, usual>;
-  using Tile::at_, Tile::options_, Tile::problem_, Tile::floats, Tile::ints;
 
  public:
   CROSSRET_DEVICE AttendBlock(const AttentionProblem& problem, const ListedPairs& pairs, const Scores& scores)
@@ -37,7 +50,9 @@ class AttendBlock : AttentionTile<Shape, Arithmetic, false, usual> {
       if (pairs_.count != 0) {
         choose_listed(job, pair, end);
       } else {
-        choose(job);
+        const JobNumbers numbers = JobNumbers::of(block_x(), problem_.n_query_jobs, problem_.n_context_jobs);
+        this->describe_queries(job, numbers.query);
+        this->choose_contexts(job, numbers.context);
       }
       score(job, pair);
       pair += job.n_queries;
@@ -45,16 +60,8 @@ class AttendBlock : AttentionTile<Shape, Arithmetic, false, usual> {
     } while (pair < end);
   }
 
- private:
-  // Successive blocks take one job of queries with eight of contexts, so that they share rows in the L2 cache.
-  CROSSRET_DEVICE void choose(Job& job) const {
-    constexpr int shared_by = 8;
-    const int first = block_x() / (shared_by * problem_.n_query_jobs) * shared_by;
-    const int left = problem_.n_context_jobs - first, wide = left < shared_by ? left : shared_by;
-    const int within = block_x() - first * problem_.n_query_jobs;
-    this->describe_queries(job, within / wide);
-    this->choose_contexts(job, first + within % wide);
-  }
+ protected:
+  using Tile::at_, Tile::options_, Tile::problem_, Tile::floats, Tile::ints;
 
   // Pairs of one item of contexts from `pair` on, as many as fit.
   CROSSRET_DEVICE void choose_listed(Job& job, int64_t pair, int64_t end) const {
@@ -74,28 +81,28 @@ class AttendBlock : AttentionTile<Shape, Arithmetic, false, usual> {
   // `first_pair` is the place in the order of the first listed pair.
   CROSSRET_DEVICE void score(Job& job, int64_t first_pair) const {
     this->describe_contexts(job);
-    sync_block();
+    this->sync();
     this->count_rows(job);
     // An item in pieces takes two passes: norms, then relevances.
     const bool measured = this->in_pieces(job) && this->norm() != Norm::none;
     Pooled pooled;
     for (int pass = measured ? 0 : 1; pass < 2; ++pass) {
-      for (int begin = 0; begin < job.n_rows; begin += Shape::rows) {
+      for (int begin = 0; begin == 0 || begin < job.n_rows; begin += Shape::rows) {  // items may be empty
         this->make_similarities(job, begin);
         if (pass == 0 || (!measured && begin == 0)) this->measure(job, begin);
         if (pass == 0) continue;
         if (begin == 0) this->finish_factors(job);
         this->attend(job, begin);
-        sync_block();
-        this->pool(job, begin, pooled);
+        this->sync();
+        this->pool(job, begin, pooled, [&](int query, int context, const Pooled& all) {
+          store_score(job, first_pair, query, context, all);
+        });
       }
     }
-    store_score(job, first_pair, pooled);
   }
 
-  CROSSRET_DEVICE void store_score(const Job& job, int64_t first_pair, const Pooled& pooled) const {
-    const int query = thread_index() / kMostContexts, context = thread_index() % kMostContexts;
-    if (query >= job.n_queries || context >= job.n_contexts) return;
+  CROSSRET_DEVICE void store_score(const Job& job, int64_t first_pair, int query, int context,
+                                   const Pooled& pooled) const {
     const int count = ints(at_.query_begins)[query + 1] - ints(at_.query_begins)[query];
     const bool empty = count == 0 || ints(at_.context_begins)[context + 1] == ints(at_.context_begins)[context];
     const bool broken = (ints(at_.context_flags)[context] & kBroken) != 0;

@@ -15,6 +15,7 @@ struct Part {
   int n_rows;   // packed
   int longest;  // rows of an item, at most
   int slots;  // packed rows of every item, for which no lengths have to be known; 0 where tables say where items begin
+  bool full;  // whether no slot is empty
 };
 
 // Rows rounded up to eights, with zeros behind a part's own: cuBLAS uses its kernels for Hopper only where sizes and
@@ -39,7 +40,8 @@ struct RaggedPart {
 struct AttentionChoices {
   CrossAttentionOptions options;
   bool normalize;
-  bool tfloat32;  // whether products of float32 may use TF32
+  bool tfloat32;    // whether products of float32 may use TF32
+  bool warpgroups;  // whether warpgroups multiply on compute capability 9.0
   float empty_score;
 };
 

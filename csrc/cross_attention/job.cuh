@@ -10,11 +10,15 @@ namespace gpu {
 
 constexpr int kMostQueries = 16, kMostContexts = 16;  // items of a job: sums over them are half a warp's
 constexpr int kRelevancePitch = kMostContexts + 1;
+// Barriers where other warps multiply: of the threads that attend, and of all when a job's rows are described, and its
+// similarities stored.
+constexpr int kAttending = 1, kDescribed = 2, kStored = 3;
 
 // Offsets of the arrays in a block's shared memory, in bytes. Tiles have row stride `pitch`.
 struct AttentionMemory {
   int pitch;  // columns rounded up to eights, plus 4: rows then begin in different banks
   int ring, similarities, weights;
+  int barriers;           // of the ring, where other warps multiply
   int factors, greatest;  // (items of queries, pitch); `greatest` for the softmax alone
   int relevances;         // (rows, kRelevancePitch)
   int column_scales, column_sources, row_lengths, row_scales, row_items, row_sources;
@@ -39,7 +43,8 @@ struct AttentionMemory {
       made.similarities = take(tile);
       made.ring = made.weights = take(tile), made.weighted = take(tile);
       if (end < made.ring + Shape::ring_bytes) end = made.ring + Shape::ring_bytes;
-    } else if (most_columns <= Shape::columns) {  // one product: the ring is free before similarities are stored
+    } else if (!Shape::apart &&
+               most_columns <= Shape::columns) {  // one product: the ring is free before they are stored
       take(tile * 4 > Shape::ring_bytes ? tile : Shape::ring_bytes / 4);
     } else {
       take(Shape::ring_bytes / 4);
@@ -60,6 +65,7 @@ struct AttentionMemory {
       for (int* part : {&made.gradients, &made.of_products, &made.of_squares, &made.means}) *part = take(of_rows);
       made.pooled = take(3 * kMostQueries * kMostContexts);
     }
+    if constexpr (Shape::apart) made.barriers = take(Shape::barrier_bytes / 4);
     made.total = end;
     return made;
   }
@@ -105,6 +111,15 @@ class JobTile {
 
   CROSSRET_DEVICE static Shared<float> floats(int byte) { return shared_at<float>(byte); }
   CROSSRET_DEVICE static Shared<int> ints(int byte) { return shared_at<int>(byte); }
+
+  // A barrier of the threads that attend: of the block, unless other warps multiply.
+  CROSSRET_DEVICE static void sync() {
+    if constexpr (Shape::apart) {
+      sync_named(kAttending, Shape::threads);
+    } else {
+      sync_block();
+    }
+  }
 
   // Stores an item of queries of a job, whose rows begin at `begin` among the job's.
   CROSSRET_DEVICE void describe_query(const Job& job, int number, PackedItem item, int begin) const {
@@ -152,7 +167,7 @@ class JobTile {
       ints(at_.context_flags)[lane] = load(problem_.flags, job.first_context + lane);
       if (lane == job.n_contexts - 1) ints(at_.context_begins)[job.n_contexts] = end;
     }
-    sync_block();
+    sync();
     for (int column = thread_index(), number = 0; column < at_.pitch; column += Shape::threads) {
       int source = -1;
       if (column < job.n_columns) {
@@ -167,11 +182,20 @@ class JobTile {
 
   // Behind a barrier after `describe_query`.
   CROSSRET_DEVICE void count_rows(Job& job) const { job.n_rows = ints(at_.query_begins)[job.n_queries]; }
-  CROSSRET_DEVICE bool in_pieces(const Job& job) const { return job.n_rows > Shape::rows; }
+  CROSSRET_DEVICE bool in_pieces(const Job& job) const { return !Shape::apart && job.n_rows > Shape::rows; }
 
   // Similarities of the piece that begins at row `begin` of the job; visible to all threads on return.
   CROSSRET_DEVICE void make_similarities(const Job& job, int begin) const {
     load_rows(job, begin);
+    if constexpr (Shape::apart) {  // the multiplying warps store them
+      sync_named(kDescribed, Shape::exchanging);
+      sync_named(kStored, Shape::exchanging);
+    } else if (job.n_rows > 0) {
+      multiply(job);
+    }
+  }
+
+  CROSSRET_DEVICE void multiply(const Job& job) const {
     constexpr int element = static_cast<int>(sizeof(Element));
     const int row_chunks = problem_.dim * element / kChunkBytes;  // in int: a part has fewer than 2³¹ chunks
     const auto of_query = [&](int row) -> int {
@@ -194,27 +218,30 @@ class JobTile {
   }
 
   // Stores accumulators, scaled, as similarities from column `first` on, in groups of eight that begin below `columns`.
-  CROSSRET_DEVICE void store_scaled(const Accumulators<Shape>& sums, int first, int columns) const {
-    const int row = Accumulators<Shape>::own_row(), column = first + Accumulators<Shape>::own_column();
-    const int last = columns - first - Accumulators<Shape>::first_column(thread_index() / kWarp);
-    float row_scales[Shape::row_tiles][2];
+  template <class Sums>
+  CROSSRET_DEVICE void store_scaled(const Sums& sums, int first, int columns) const {
+    const int row = Sums::own_row(), column = first + Sums::own_column();
+    const int last = columns - first - Sums::first_own_column();
+    float row_scales[Sums::row_tiles][2];
 #pragma unroll
-    for (int i = 0; i < Shape::row_tiles; ++i) {
-      for (int half = 0; half < 2; ++half) row_scales[i][half] = floats(at_.row_scales)[row + 16 * i + 8 * half];
+    for (int i = 0; i < Sums::row_tiles; ++i) {
+      for (int half = 0; half < 2; ++half) {
+        row_scales[i][half] = floats(at_.row_scales)[row + Sums::rows_apart * i + 8 * half];
+      }
     }
     const Shared<Two<float>> scales = Shared<Two<float>>(floats(at_.column_scales) + column);
 #pragma unroll
-    for (int j = 0; j < Shape::column_tiles; ++j) {
+    for (int j = 0; j < Sums::column_tiles; ++j) {
       if (8 * j >= last) continue;
       const Two<float> scale = scales[4 * j];
 #pragma unroll
-      for (int i = 0; i < Shape::row_tiles; ++i) {
+      for (int i = 0; i < Sums::row_tiles; ++i) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const float of_row = row_scales[i][half];
-          const int cell = (row + 16 * i + 8 * half) * at_.pitch + column + 8 * j;
+          const int cell = (row + Sums::rows_apart * i + 8 * half) * at_.pitch + column + 8 * j;
           Shared<Two<float>>(floats(at_.similarities) + cell)[0] = Two<float>{
-              {sums.at[i][j][2 * half] * of_row * scale.at[0], sums.at[i][j][2 * half + 1] * of_row * scale.at[1]}};
+              {sums.cell(i, j, 2 * half) * of_row * scale.at[0], sums.cell(i, j, 2 * half + 1) * of_row * scale.at[1]}};
         }
       }
     }
@@ -222,9 +249,9 @@ class JobTile {
 
   // Stores the rows of a piece: items, sources, lengths and scales, between barriers.
   CROSSRET_DEVICE void load_rows(const Job& job, int begin) const {
-    sync_block();
+    sync();
     for (int row = thread_index(); row < Shape::rows; row += Shape::threads) load_row(job, begin, row);
-    sync_block();
+    sync();
   }
 
   CROSSRET_DEVICE void load_row(const Job& job, int begin, int row) const {

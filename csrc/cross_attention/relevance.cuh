@@ -31,14 +31,14 @@ CROSSRET_DEVICE float bounded(float x, float most) { return fminf(fmaxf(x, -most
 CROSSRET_DEVICE float add_norm_term(Norm norm, float x, float sum) {
   return fmaf(x, norm == Norm::l2 ? x : x < 0.0f ? -1.0f : 1.0f, sum);
 }
-CROSSRET_DEVICE float finish_norm(Norm norm, float sum) { return norm == Norm::l2 ? sqrtf(sum) : sum; }
+CROSSRET_DEVICE float finish_norm(Norm norm, float sum) { return norm == Norm::l2 ? approx_sqrt(sum) : sum; }
 
 // Factor of x, or of the softmax's exponential, in the logit of base 2, λ n log₂e.
 CROSSRET_DEVICE float logit_factor(Norm kind, float lambda_softmax, float norm) {
   const float scale = lambda_softmax * kLog2E;
   float factor = scale;
-  if (kind == Norm::l2 || kind == Norm::l1) factor = scale / (norm + kEps);
-  if (kind == Norm::softmax) factor = norm > 0.0f ? scale / norm : 0.0f;
+  if (kind == Norm::l2 || kind == Norm::l1) factor = scale * approx_reciprocal(norm + kEps);
+  if (kind == Norm::softmax) factor = norm > 0.0f ? scale * approx_reciprocal(norm) : 0.0f;
   return bounded(factor, kMostLogit);
 }
 
@@ -70,11 +70,11 @@ struct Relevance {
   float of_squares;   // −2 ∂r/∂‖a‖²
 
   CROSSRET_DEVICE static Relevance of(float row_length, float product, float total, float square) {
-    const float length = row_length * sqrtf(fmaxf(square, 0.0f)), least = total * kEps;
-    const float denominator = fmaxf(fmaxf(length, least), kTiny);
-    const float cosine = length > 0.0f ? bounded(product / denominator, kMostCosine) : 0.0f;
+    const float length = row_length * approx_sqrt(fmaxf(square, 0.0f)), least = total * kEps;
+    const float inverted = approx_reciprocal(fmaxf(fmaxf(length, least), kTiny));
+    const float cosine = length > 0.0f ? bounded(product * inverted, kMostCosine) : 0.0f;
     const bool moves = length > 0.0f && length >= least && square > 0.0f;
-    return {row_length == row_length ? cosine : NAN, length > 0.0f ? fminf(1.0f / denominator, kMostFactor) : 0.0f,
+    return {row_length == row_length ? cosine : NAN, length > 0.0f ? fminf(inverted, kMostFactor) : 0.0f,
             moves ? bounded(cosine / fmaxf(square, kTiny), kMostFactor) : 0.0f};
   }
 };
@@ -91,29 +91,40 @@ struct Pooled {
   // "max": the row of the greatest; "softmax": the sum of (r − greatest) exp(λ (r − greatest)).
   float detail = 0.0f;
 
-  // Adds relevance(row) of rows [from, to) of a piece; rows are counted from `begin` on.
+  CROSSRET_DEVICE static bool weighs(const AttentionOptions& options) { return options.pooling == Pooling::softmax; }
+  CROSSRET_DEVICE static bool by_exponentials(const AttentionOptions& options) {
+    return weighs(options) || options.pooling == Pooling::lse;
+  }
+
+  // Adds relevance(row) of every `apart`-th row of [from, to) of a piece; rows are counted from `begin` on.
   template <class Value>
-  CROSSRET_DEVICE void add(const AttentionOptions& options, int begin, int from, int to, const Value& relevance) {
-    const bool weighs = options.pooling == Pooling::softmax,
-               by_exponentials = weighs || options.pooling == Pooling::lse;
+  CROSSRET_DEVICE void add(const AttentionOptions& options, int begin, int from, int to, int apart,
+                           const Value& relevance) {
     const float before = greatest;
-    for (int row = from; row < to; ++row) {
-      if (relevance(row) > greatest && !weighs) detail = static_cast<float>(begin + row);
+    for (int row = from; row < to; row += apart) {
+      if (relevance(row) > greatest && !weighs(options)) detail = static_cast<float>(begin + row);
       greatest = max_or_nan(greatest, relevance(row));
-      if (!by_exponentials) sum += relevance(row);
+      if (!by_exponentials(options)) sum += relevance(row);
     }
-    if (!by_exponentials) return;
-    const float scale = options.lambda_lse * kLog2E;
-    if (before != -INFINITY) {
-      const float rescaled = approx_exp2((before - greatest) * scale);
-      if (weighs) detail = rescaled * fmaf(before - greatest, sum, detail);
-      sum *= rescaled;
-    }
-    for (int row = from; row < to; ++row) {
-      const float below = relevance(row) - greatest, term = below == 0.0f ? 1.0f : approx_exp2(below * scale);
+    if (!by_exponentials(options)) return;
+    rescale(options, before, greatest);
+    for (int row = from; row < to; row += apart) {
+      const float below = relevance(row) - greatest, term = below == 0.0f ? 1.0f : approx_exp2(below * scale(options));
       sum += term;
-      if (weighs) detail = fmaf(below, term, detail);
+      if (weighs(options)) detail = fmaf(below, term, detail);
     }
+  }
+
+  // Adds those of other rows of the same pair.
+  CROSSRET_DEVICE void add(const AttentionOptions& options, Pooled other) {
+    const float most = max_or_nan(greatest, other.greatest);
+    if (by_exponentials(options)) {
+      rescale(options, greatest, most), other.rescale(options, other.greatest, most);
+      detail += other.detail;
+    } else if (other.greatest > greatest || (other.greatest == greatest && other.detail < detail)) {
+      detail = other.detail;
+    }
+    sum += other.sum, greatest = most;
   }
 
   CROSSRET_DEVICE float score(const AttentionOptions& options, int count) const {
@@ -135,6 +146,17 @@ struct Pooled {
     }
     if (options.pooling == Pooling::max) return detail == static_cast<float>(row) ? 1.0f : 0.0f;
     return options.pooling == Pooling::avg ? 1.0f / static_cast<float>(count) : 1.0f;
+  }
+
+ private:
+  CROSSRET_DEVICE static float scale(const AttentionOptions& options) { return options.lambda_lse * kLog2E; }
+
+  // Takes sums of differences to `before` to those of `most`; -∞ before has no sums, and 0 · λ may be NaN.
+  CROSSRET_DEVICE void rescale(const AttentionOptions& options, float before, float most) {
+    if (before == -INFINITY || before == most) return;
+    const float rescaled = approx_exp2((before - most) * scale(options));
+    if (weighs(options)) detail = rescaled * fmaf(before - most, sum, detail);
+    sum *= rescaled;
   }
 };
 

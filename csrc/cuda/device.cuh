@@ -61,6 +61,7 @@ CROSSRET_DEVICE int opaque(int x) {
   return x;
 }
 CROSSRET_DEVICE int block_threads() { return static_cast<int>(blockDim.x); }
+CROSSRET_DEVICE int blocks() { return static_cast<int>(gridDim.x); }
 CROSSRET_DEVICE int block_x() { return static_cast<int>(blockIdx.x); }
 CROSSRET_DEVICE int block_y() { return static_cast<int>(blockIdx.y); }
 
@@ -182,6 +183,8 @@ CROSSRET_DEVICE uint32_t pack_bfloat16(float low, float high) {
   }
 CROSSRET_APPROX(approx_exp2, "ex2.approx")
 CROSSRET_APPROX(approx_log2, "lg2.approx")
+CROSSRET_APPROX(approx_sqrt, "sqrt.approx")
+CROSSRET_APPROX(approx_reciprocal, "rcp.approx")
 #undef CROSSRET_APPROX
 
 // Index of the lowest set bit; -1 where there is none.

@@ -15,7 +15,7 @@ struct Grid {
   int64_t x, y;              // blocks
   int threads;               // of a block, whole warps
   int64_t shared_bytes = 0;  // of a block, besides what its kernel declares
-  int cluster = 1;           // blocks that run together, along x
+  int cluster = 1;           // successive blocks that run at once and reach each other's shared memory
 };
 constexpr int64_t kMostX = 0x7FFFFFFF, kMostY = 65535;  // blocks that any GPU takes
 
@@ -67,12 +67,16 @@ Global<T> updated(const Stream&, const char*, void* at, int64_t) {
 template <class... Parameters>
 void put_on_stream(const char* name, void (*kernel)(Parameters...), const Grid& grid, const Stream& stream,
                    typename As<Parameters>::Type... arguments) {
-  const auto* const function = reinterpret_cast<const void*>(kernel);
   void* pointers[] = {static_cast<void*>(&arguments)...};
-  const dim3 blocks(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y));
-  const cudaError_t error =
-      cudaLaunchKernel(function, blocks, dim3(grid.threads), pointers, static_cast<size_t>(grid.shared_bytes),
-                       static_cast<cudaStream_t>(stream.handle));
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(grid.cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y));
+  config.blockDim = dim3(grid.threads), config.dynamicSmemBytes = static_cast<size_t>(grid.shared_bytes);
+  config.stream = static_cast<cudaStream_t>(stream.handle);
+  config.attrs = &cluster, config.numAttrs = grid.cluster > 1 ? 1 : 0;
+  const cudaError_t error = cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), pointers);
   if (error != cudaSuccess) not_launched(name, cudaGetErrorString(error));
 }
 

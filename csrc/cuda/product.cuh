@@ -34,6 +34,7 @@ constexpr int kChunkBytes = 16, kStepBytes = 32;
 template <int row_warps_, int column_warps_, int row_tiles_, int column_tiles_, int stage_bytes_, int stages_,
           int blocks_ = 1>
 struct TileShape {
+  static constexpr bool apart = false;  // whether warps of their own multiply
   static constexpr int blocks = blocks_;
   static constexpr int row_warps = row_warps_, column_warps = column_warps_;
   static constexpr int row_tiles = row_tiles_, column_tiles = column_tiles_;
@@ -58,14 +59,19 @@ CROSSRET_DEVICE int chunk_place(int row, int chunk) {
 // A thread's accumulators and their cells in the tile.
 template <class Shape>
 struct Accumulators {
-  float at[Shape::row_tiles][Shape::column_tiles][4];
+  static constexpr int row_tiles = Shape::row_tiles, column_tiles = Shape::column_tiles, rows_apart = 16;
+
+  float at[row_tiles][column_tiles][4];
+
+  CROSSRET_DEVICE float cell(int i, int j, int e) const { return at[i][j][e]; }
 
   // The first row and column of a warp's part.
   CROSSRET_DEVICE static int first_row(int warp) { return warp % Shape::row_warps * (16 * Shape::row_tiles); }
   CROSSRET_DEVICE static int first_column(int warp) { return warp / Shape::row_warps * (8 * Shape::column_tiles); }
   // The first row and column of a thread's part.
   CROSSRET_DEVICE static int own_row() { return first_row(thread_index() / kWarp) + thread_index() % kWarp / 4; }
-  CROSSRET_DEVICE static int own_column() { return first_column(thread_index() / kWarp) + 2 * (thread_index() % 4); }
+  CROSSRET_DEVICE static int first_own_column() { return first_column(thread_index() / kWarp); }
+  CROSSRET_DEVICE static int own_column() { return first_own_column() + 2 * (thread_index() % 4); }
 
   CROSSRET_DEVICE void clear() {
 #pragma unroll

@@ -9,6 +9,7 @@ struct Stream {
   int device;           // its index
   int multiprocessors;  // of the device
   int most_shared;      // bytes of shared memory that a block may ask for
+  int capability;       // compute capability, 90 for 9.0
 };
 
 // A stream of a device, which becomes the current one.

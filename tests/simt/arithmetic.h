@@ -52,6 +52,10 @@ inline uint32_t pack_bfloat16(float low, float high) { return bfloat16_of(low) |
 inline float flushed(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
 inline float approx_exp2(float x) { return flushed(std::exp2(flushed(x))); }
 inline float approx_log2(float x) { return flushed(std::log2(flushed(x))); }
+// Off by a unit in the last place, as a GPU's may be.
+inline float nearly(float x) { return std::fabs(x) < INFINITY && x != 0.0f ? flushed(float_of(bits_of(x) ^ 1)) : x; }
+inline float approx_sqrt(float x) { return nearly(std::sqrt(flushed(x))); }
+inline float approx_reciprocal(float x) { return nearly(flushed(1.0f / flushed(x))); }
 
 inline int first_one(uint32_t bits) { return __builtin_ffs(static_cast<int>(bits)) - 1; }
 

@@ -18,7 +18,7 @@ struct Launcher {
   Stream stream;
 
   Launcher(int order, uint64_t seed)
-      : device({static_cast<simt::Order>(order), seed}), stream{&device, 0, 1, 227 << 10} {}
+      : device({static_cast<simt::Order>(order), seed}), stream{&device, 0, 1, 227 << 10, 90} {}
 };
 
 struct Fault {

@@ -11,6 +11,7 @@ namespace gpu {
 struct Chosen {
   simt::Schedule schedule{simt::Order::forward, 0};
   int multiprocessors = 1, most_shared = 227 << 10;
+  int capability = 80;
   bool idle = false;  // nothing is launched, and results are whatever the memory held
 };
 inline Chosen chosen_by_tests;

@@ -78,11 +78,12 @@ class Device:
 
     def choose(
         self, schedule: Schedule = SCHEDULES[0], multiprocessors: int = 1, idle: bool = False,
-        most_shared: int = MOST_SHARED[0],
+        most_shared: int = MOST_SHARED[0], capability: int = 80,
     ) -> None:  # fmt: skip
         """What the calls of backend "cuda" that follow run on; an idle device runs nothing."""
         gpu_sides.SIMULATED_SHARED_MEMORY = most_shared
-        self._library.choose(schedule.order, ctypes.c_uint64(schedule.seed), multiprocessors, most_shared, idle)
+        seed = ctypes.c_uint64(schedule.seed)
+        self._library.choose(schedule.order, seed, multiprocessors, most_shared, capability, idle)
 
     def fault_names(self, function: str = "fault_name") -> list[str]:
         """Kernels in which a fault can be planted."""

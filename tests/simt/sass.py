@@ -35,7 +35,7 @@ def disassembler() -> Path | None:
 
 def machine_code(tool: Path, library: Path, architecture: str) -> dict[str, list[Instruction]]:
     """Instructions of every kernel, by its mangled name; those that are never executed are left out."""
-    command = [tool, "-sass", "-arch", f"sm_{architecture.replace('.', '')}", library]
+    command = [tool, "-sass", "-arch", architecture, library]
     code: dict[str, list[Instruction]] = {}
     own: list[Instruction] = []
     for line in subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines():

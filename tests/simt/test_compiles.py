@@ -27,6 +27,8 @@ ARCHITECTURES = ("8.0", "9.0", "10.0") if "CROSSRET_EVERY_ARCHITECTURE" in os.en
 BOUNDS = {
     "pack_rows": (64, 0),
     "gram_matrices": (128, 0),
+    "attend_by_warpgroups": (128, 0),
+    "one_tile": (128, 0),
     "attend": (255, 0),
     "differentiate": (255, 0),
     "add_gram_products": (64, 0),
@@ -42,16 +44,19 @@ BOUNDS = {
 }
 # Bytes of registers that are spilled, of every other kernel none:
 # what attention knows of its job from one barrier to the next, beside 72 sums of products, which sm_100 holds.
-SPILLS = {"attend": 320, "differentiate": 192, "add_gram_products": 8}
-# Of kernels with the largest tiles and the usual options, on sm_90: products and exponentials that tell a loop, and its
-# instructions at most, 5 % above what they are.
+SPILLS = {"attend_by_warpgroups": 520, "attend": 356, "differentiate": 96, "add_gram_products": 8}
+# Of kernels with the largest tiles and the usual options, on sm_90a: products of a stage, by what instruction, and
+# exponentials of the contexts that are weighed at once, which tell their loops; and those loops' instructions at most,
+# 5 % above what they are.
 LOOPS = {
-    r"attend.*TileShapeILi4ELi2ELi2ELi9E.*BFloat16ELb1E": (36, 64, 101, 1305),
-    r"attend.*TileShapeILi4ELi2ELi2ELi9E.*TFloat32ELb1E": (36, 64, 101, 1305),
-    r"differentiate.*TileShapeILi2ELi4ELi2ELi5E.*BFloat16ES\w_Lb1E": (20, 64, 75, 1040),
+    r"attend.*TileShapeILi4ELi2ELi2ELi9E.*BFloat16ELb1E": ("HMMA", 36, 80, 101, 1660),
+    r"attend.*TileShapeILi4ELi2ELi2ELi9E.*TFloat32ELb1E": ("HMMA", 36, 80, 101, 1660),
+    r"differentiate.*TileShapeILi2ELi4ELi2ELi5E.*BFloat16ES\w_Lb1E": ("HMMA", 20, 80, 75, 1272),
+    r"attend_by_warpgroups.*BFloat16": ("HGMMA", 8, 80, 107, 1662),
+    r"attend_by_warpgroups.*TFloat32": ("HGMMA", 8, 80, 107, 1662),
 }
 ENTRY = re.compile(
-    r"Compiling entry function '(?P<name>\w+)' for 'sm_(?P<architecture>\w+)'.*?"
+    r"Compiling entry function '(?P<name>\w+)' for 'sm_(?P<architecture>\d+)a?'.*?"
     r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads.*?"
     r"Used (?P<registers>\d+) registers(?:, used \d+ barriers)?(?:, (?P<shared>\d+) bytes smem)?",
     re.DOTALL,
@@ -139,14 +144,16 @@ def build(project: Path, wrapper: Path, compiler: str, reports: Path, architectu
 
 
 def test_loops_stay_short(built: Build) -> None:
-    """Instructions of a stage of 64 bytes, and of the attention of 16 rows to 64 contexts, in either way of a step."""
+    """Instructions of a stage of 64 bytes, by warpgroups 128, and of attention of 16 rows to 64 contexts, in every way
+    of a step.
+    """
     tool = disassembler()
     if tool is None or "9.0" not in built.architectures:
         pytest.skip("Triton, which brings a disassembler, is not installed, or this nvcc does not know 9.0")
-    code = machine_code(tool, built.packages / "crossret_kernels" / "_native_cuda.abi3.so", "9.0")
-    for kernel, (products, exponentials, *bounds) in LOOPS.items():
+    code = machine_code(tool, built.packages / "crossret_kernels" / "_native_cuda.abi3.so", "sm_90a")
+    for kernel, (product, products, exponentials, *bounds) in LOOPS.items():
         (own,) = [loops(code[name]) for name in code if re.search(kernel, name)]
-        of_stage = next(loop.size for loop in own if loop.counts["HMMA"] == products and loop.counts["LDGSTS"])
+        of_stage = next(loop.size for loop in own if loop.counts[product] == products)
         of_contexts = next(loop.size for loop in own if loop.counts["MUFU"] == exponentials)
         assert all(0.9 * bound <= size <= bound for size, bound in zip((of_stage, of_contexts), bounds, strict=True)), (
             f"{kernel}: {of_stage} and {of_contexts} instructions for at most {bounds}; where they are far fewer, "

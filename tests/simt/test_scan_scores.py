@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from zlib import crc32
@@ -33,6 +32,7 @@ from tests.kernels.strategies import (
 )
 from tests.kernels.tolerance import evaluate, score_weights, well_posed
 from tests.simt.launches import MOST_SHARED, SCHEDULES, Device
+from tests.simt.precision import tfloat32
 
 USUAL = {name: getattr(CudaAttention, name) for name in ("CELLS", "ROW_BYTES", "GRAM_BYTES")}
 PRECISIONS = {
@@ -64,16 +64,6 @@ NORMS = [
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@contextmanager
-def tfloat32(allowed: bool = True) -> Iterator[None]:
-    before = torch.backends.cuda.matmul.fp32_precision
-    torch.backends.cuda.matmul.fp32_precision = "tf32" if allowed else "ieee"
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.fp32_precision = before
-
-
 def check(kernels: Kernels, batch: Features, precision: str, **options: Any) -> None:
     """Of TF32 with features that it holds, whose products are exact."""
     dtype, allowed = PRECISIONS[precision]
@@ -92,7 +82,7 @@ def kernels(simulated: Device) -> Iterator[Kernels]:
 
     def vary(what: str) -> None:
         number = crc32(what.encode())
-        simulated.choose(SCHEDULES[number % 4], (1, 2, 100)[number // 4 % 3])
+        simulated.choose(SCHEDULES[number % 4], (1, 2, 100)[number // 4 % 3], capability=(80, 90)[number // 12 % 2])
 
     cuda = Kernels(
         "cuda",
@@ -102,7 +92,7 @@ def kernels(simulated: Device) -> Iterator[Kernels]:
         runs={"ROW_BYTES": 1000},
         before=vary,
     )
-    with cuda.sizes(CELLS=1500, ROW_BYTES=20_000, GRAM_BYTES=40_000):
+    with cuda.sizes(CELLS=1500, ROW_BYTES=20_000, GRAM_BYTES=40_000, WARPGROUPS=True):
         yield cuda
 
 

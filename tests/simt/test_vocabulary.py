@@ -68,13 +68,13 @@ def test_arithmetic(device: Device) -> None:
     x, y = (torch.randn(1000, generator=generator) * 2.0 ** torch.randint(-40, 40, (1000,), generator=generator)
             for _ in range(2))  # fmt: skip
     x, y = torch.cat([x, SPECIAL, NONE]), torch.cat([y, SPECIAL.flip(0), NONE.roll(1)])
-    made = device.word("calculated", SCHEDULES[0], bits_of(x, y), 5)[: len(x)]
+    made = device.word("calculated", SCHEDULES[0], bits_of(x, y), 7)[: len(x)]
 
     def flushed(numbers: Tensor) -> Tensor:
         return torch.where(numbers.abs() < 2.0**-126, torch.zeros(()).copysign(numbers), numbers)
 
     taken = flushed(x)
-    for at, function in enumerate((torch.exp2, torch.log2)):
+    for at, function in ((0, torch.exp2), (1, torch.log2), (5, torch.sqrt), (6, torch.reciprocal)):
         expected = flushed(function(taken.double()).float())
         torch.testing.assert_close(
             made[:, at].contiguous().view(torch.float32), expected, rtol=1e-6, atol=1e-7, equal_nan=True

@@ -7,8 +7,9 @@
 #include "planted.cuh"
 
 extern "C" __attribute__((visibility("default"))) void choose(int order, uint64_t seed, int multiprocessors,
-                                                              int most_shared, int idle) {
-  crossret::gpu::chosen_by_tests = {{static_cast<simt::Order>(order), seed}, multiprocessors, most_shared, idle != 0};
+                                                              int most_shared, int capability, int idle) {
+  crossret::gpu::chosen_by_tests = {
+      {static_cast<simt::Order>(order), seed}, multiprocessors, most_shared, capability, idle != 0};
 }
 
 namespace {

@@ -17,7 +17,8 @@ class CurrentStream {
  public:
   explicit CurrentStream(const torch::stable::Tensor&)
       : device_(chosen_by_tests.schedule),
-        stream_{&device_, 0, chosen_by_tests.multiprocessors, chosen_by_tests.most_shared} {}
+        stream_{&device_, 0, chosen_by_tests.multiprocessors, chosen_by_tests.most_shared, chosen_by_tests.capability} {
+  }
 
   operator const Stream&() const { return stream_; }  // NOLINT: is one
 

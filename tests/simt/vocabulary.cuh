@@ -108,9 +108,13 @@ CROSSRET_KERNEL(kThreads, 1) calculated(Global<const uint32_t> in, Global<uint32
   const float x = float_of(static_cast<int>(bits));
   const float y = float_of(static_cast<int>(load(in, 2 * number_in_grid() + 1)));
   const uint32_t made[] = {static_cast<uint32_t>(bits_of(approx_exp2(x))),
-                           static_cast<uint32_t>(bits_of(approx_log2(x))), tfloat32_of(x), pack_bfloat16(x, y),
-                           static_cast<uint32_t>(first_one(bits))};
-  for (int i = 0; i < 5; ++i) store(out, 5 * number_in_grid() + i, made[i]);
+                           static_cast<uint32_t>(bits_of(approx_log2(x))),
+                           tfloat32_of(x),
+                           pack_bfloat16(x, y),
+                           static_cast<uint32_t>(first_one(bits)),
+                           static_cast<uint32_t>(bits_of(approx_sqrt(x))),
+                           static_cast<uint32_t>(bits_of(approx_reciprocal(x)))};
+  for (int i = 0; i < 7; ++i) store(out, 7 * number_in_grid() + i, made[i]);
 }
 
 // Whether any number of the block, of its even and of its odd ones is not zero.

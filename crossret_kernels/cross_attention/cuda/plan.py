@@ -16,7 +16,7 @@ from crossret_kernels.cross_attention.cuda import library as steps
 from crossret_kernels.cross_attention.cuda.library import constant, constants, numbers
 from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.gpu.planning import cut, most_of_parts, on_device
-from crossret_kernels.gpu.sides import both_sides, shared_memory
+from crossret_kernels.gpu.sides import Side, both_sides, shared_memory
 from crossret_kernels.gpu.tuning import CudaAttention
 
 TUNED = CudaAttention
@@ -28,7 +28,8 @@ class CudaPart(NamedTuple):
 
     Attributes:
         first, n_items, n_rows: the first item, how many, and their rows once packed.
-        numbers: those, the side's longest, and rows of an item's slots, 0 where lengths decide, as kernels take them.
+        numbers: those, the side's longest, rows of an item's slots, 0 where lengths decide, and whether no slot is
+            empty, as kernels take them.
         jobs: (jobs + 1,) int32, the items at which jobs begin, from the part's first on, where lengths decide.
     """
 
@@ -39,8 +40,11 @@ class CudaPart(NamedTuple):
     jobs: Tensor | None
 
 
-def _part(first: int, n_items: int, n_rows: int, longest: int, slots: int, jobs: Tensor | None = None) -> CudaPart:
-    own = numbers("attention_part", first=first, items=n_items, rows=n_rows, longest=longest, slots=slots)
+def _part(
+    side: Side, first: int, n_items: int, n_rows: int, longest: int, slots: int, jobs: Tensor | None = None
+) -> CudaPart:
+    full = slots == 0 or side.extents is None
+    own = numbers("attention_part", first=first, items=n_items, rows=n_rows, longest=longest, slots=slots, full=full)
     return CudaPart(first, n_items, n_rows, own, jobs)
 
 
@@ -83,7 +87,13 @@ class CudaCall:
             options["raw_feature_norm"] == 0,
         )
         self.choices = numbers(
-            "attention_choices", True, wide=wide, tfloat32=self.tfloat32, empty_score=self.empty_score, **options
+            "attention_choices",
+            True,
+            wide=wide,
+            tfloat32=self.tfloat32,
+            warpgroups=TUNED.WARPGROUPS,
+            empty_score=self.empty_score,
+            **options,
         )
         self.n_items = self.sides[0].n_items, self.sides[1].n_items
         self.shape = self.in_order(self.n_items) if self.pairs is None else (self.pairs.size(0),)
@@ -120,8 +130,10 @@ class CudaCall:
             return [], []
         if not self.fits(self.gradients):
             return self._cut_up()
-        contexts = _part(0, n_contexts, n_contexts * longest, longest, longest)
-        return [contexts], [_part(0, n_queries, n_queries * longest_query, longest_query, longest_query)]
+        of_contexts, of_queries = self.sides
+        contexts = _part(of_contexts, 0, n_contexts, n_contexts * longest, longest, longest)
+        queries = _part(of_queries, 0, n_queries, n_queries * longest_query, longest_query, longest_query)
+        return [contexts], [queries]
 
     def _most_rows(self) -> int:
         return max(1, TUNED.ROW_BYTES // max(self.sides[0].features.size(-1) * self.packed.itemsize, 1))
@@ -163,7 +175,7 @@ class CudaCall:
             self.starts[own] = None if slots else next(there)
             for i, j in bounds[own]:
                 of_rows = int(starts[own][j] - starts[own][i])
-                made[own].append(_part(i, j - i, of_rows, longest[own], slots, None if slots else next(there)))
+                made[own].append(_part(side, i, j - i, of_rows, longest[own], slots, None if slots else next(there)))
         return made
 
     def located(self, own: int) -> tuple[Tensor | None, ...]:
