@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from torch import Tensor
 
 from crossret_kernels import UnsupportedByBackend, heterogeneous_scores
@@ -32,16 +32,10 @@ def sizes() -> Iterator[None]:
 
 
 def served(call: Call) -> Call:
-    """The call as kernels make it: all pairs, one layer."""
-    return replace(call, batch=replace(call.batch, pairs=None), layers=call.layers[:1])
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@examples(3)
-@given(call=calls(degeneracies=IN_HALF_RANGE))
-def test_scores_and_gradients_are_those_of_the_formulas(dtype: torch.dtype, call: Call) -> None:
-    assume(well_posed(call))
-    check(served(call), dtype, "triton")
+    """The call as kernels make it: all pairs, one layer, another pooling than "softmax"."""
+    pooling = call.options["pooling"]
+    options = call.options | {"pooling": pooling if pooling in POOLINGS else "avg"}
+    return replace(call, batch=replace(call.batch, pairs=None), layers=call.layers[:1], options=options)
 
 
 def drawn(rows: tuple[int, int], **options: Any) -> Call:
@@ -54,6 +48,15 @@ def drawn(rows: tuple[int, int], **options: Any) -> Call:
         "pooling": "avg", "lambda_lse": 6.0, "normalize": True,
     }  # fmt: skip
     return Call(Features(*sides, *lengths, None, "none"), make_layers(1, 12, torch.float64), usual | options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@examples(3)
+@given(call=calls(degeneracies=IN_HALF_RANGE))
+@example(call=drawn((1, 1), pooling="softmax"))
+def test_scores_and_gradients_are_those_of_the_formulas(dtype: torch.dtype, call: Call) -> None:
+    assume(well_posed(call))
+    check(served(call), dtype, "triton")
 
 
 @pytest.mark.parametrize(
