@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 
 from crossret_kernels import maxsim_scores
 from crossret_kernels.gpu.tuning import SumMax
 from tests.kernels.maxsim.checks import UNTIED, Scores, check_argmax_of, check_long_items, directions, randn
-from tests.kernels.strategies import FEW_ITEMS, Features, examples, features, maxsim_options
+from tests.kernels.strategies import FEW_ITEMS, Features, examples, features, maxsim_options, one_pair_listed_often
 from tests.kernels.tolerance import Expectation
 
 SOFT = {"context_pooling": "lse", "temperature": 0.3, "clip_slope": 0.1}
@@ -68,11 +68,12 @@ def test_float32(batch: Features, options: dict[str, Any]) -> None:
 
 @examples(16)
 @given(batch=features(("none", "small"), FEW_ITEMS), options=maxsim_options(soft=True))
+@example(batch=one_pair_listed_often(), options={"direction": "both", "normalize": True})
 def test_float16(tiles: str, batch: Features, options: dict[str, Any]) -> None:
-    # Roundings besides the last: of the sums of four parts, and of each direction's gradients.
-    later = (3 if tiles == "small tiles" else 0) + (options["direction"] == "both")
-    share = later * torch.finfo(torch.float16).eps / 2
-    expected = Expectation.of(maxsim_scores, batch, torch.float16, share=share, **options)
+    # Sums come in a part for each listed pair, or item, at most, and of each direction apart.
+    parts = max(len(batch.regions), len(batch.words)) if batch.pairs is None else len(batch.pairs)
+    roundings = (parts - 1 if tiles == "small tiles" else 0) + (options["direction"] == "both")
+    expected = Expectation.of(maxsim_scores, batch, torch.float16, roundings=roundings, **options)
     expected.check("triton")
     expected.check_faults()
 

@@ -198,3 +198,10 @@ def nearly_cancelling_numbers() -> Features:
     generator = torch.Generator().manual_seed(914)
     regions, words = (torch.randn(*shape, 1, generator=generator, dtype=torch.float64) for shape in ((2, 12), (3, 2)))
     return Features(regions, words, torch.tensor([7, 12]), torch.full((3,), 2), None)
+
+
+def one_pair_listed_often() -> Features:
+    """Words of which some are no region's best, though each has a best region."""
+    generator = torch.Generator().manual_seed(0x1FFFFFFF)
+    regions, words = (torch.randn(1, rows, 8, generator=generator, dtype=torch.float64) for rows in (7, 9))
+    return Features(regions, words, *[torch.tensor([3])] * 2, torch.zeros(12, 2, dtype=torch.int64))

@@ -13,15 +13,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from crossret_kernels import scan_scores
-from crossret_kernels.cross_attention.attention import FOCAL_SLACK, attention_logits, attention_weights, relevances
+from crossret_kernels.cross_attention.attention import FOCAL_SLACK, attention_logits, attention_weights
 from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.inputs.call import as_ragged
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.tensors import SideNames
 from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.maxsim.torch import pooled_maxima
-from crossret_kernels.padded.arithmetic import pool, safe_normalize
+from crossret_kernels.padded.arithmetic import safe_normalize
 from crossret_kernels.padded.chunked import Block
 from crossret_kernels.padded.forms import pack_items, pad
 from crossret_kernels.promises import GRADIENTS, RESULTS
@@ -107,37 +106,35 @@ def gradient_bounds(true: Tensor, lost: Tensor | float, dtype: torch.dtype) -> T
     return bounds
 
 
-def similarity_terms(
-    function: Callable[..., Tensor], batch: Features, options: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
-    """Σ |∂L/∂S| |x| of every number of regions' and words' gradients, by which S reaches them."""
+def similarity_terms(batch: Features, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Σ |∂L/∂S| |x| of every number of regions' and words' gradients of Sum-Max, by which similarities S reach them.
+
+    Of each direction apart, whose gradients of S may cancel in their mean.
+    """
+    full = MaxSimOptions(**options)
+    ways = [replace(full, direction=way) for way in ("t2i", "i2t")] if full.direction == "both" else [full]
     every = torch.cartesian_prod(*map(torch.arange, (len(batch.regions), len(batch.words))))
     images, captions = (every if batch.pairs is None else batch.pairs).unbind(1)
-    units = [safe_normalize(x) if options.get("normalize") else x for x in (batch.regions, batch.words)]
+    units = [safe_normalize(x) if full.normalize else x for x in (batch.regions, batch.words)]
     masks = [torch.arange(x.size(1)) < n[:, None] for x, n in zip(units, batch.lengths, strict=True)]
     units = [x.masked_fill(~mask[..., None], 0) for x, mask in zip(units, masks, strict=True)]
     v, e = units[0][images], units[1][captions]
     s = (v @ e.mT).requires_grad_()
     block = Block(s, v, e, masks[0][images], masks[1][captions], "p", "p")
-    attention = block.as_attention(options.get("direction", "t2i"))
-    if function is scan_scores:
-        full = ScanOptions(**{**DEFAULTS, **options})
-        p = attention_weights(attention.similarities, attention.context_mask, attention.query_mask, full)
-        products, norms = (p * attention.similarities).sum(-2), attention.attended_norms(p)
-        found = relevances(products, norms, attention.queries, full.relevance)
-        scores = pool(found, attention.query_mask, full.pooling, full.lambda_lse)
-    else:
-        masks_of = attention.context_mask, attention.query_mask
-        scores = pooled_maxima(attention.similarities, *masks_of, MaxSimOptions(**options))
-    shape = scores.shape if batch.pairs is not None else (len(batch.regions), len(batch.words))
-    (ds,) = torch.autograd.grad(scores, s, score_weights(torch.Size(shape)).view_as(scores))
+    ds = torch.zeros_like(s)
+    for way in ways:
+        attention = block.as_attention(way.direction)
+        scores = pooled_maxima(attention.similarities, attention.context_mask, attention.query_mask, way)
+        shape = scores.shape if batch.pairs is not None else (len(batch.regions), len(batch.words))
+        weights = score_weights(torch.Size(shape)).view_as(scores)
+        ds += torch.autograd.grad(scores, s, weights / len(ways))[0].abs()
     terms = []
     for items, x, size, products in (
-        (images, units[0], batch.regions, ds.abs() @ e.abs()),
-        (captions, units[1], batch.words, ds.mT.abs() @ v.abs()),
+        (images, units[0], batch.regions, ds @ e.abs()),
+        (captions, units[1], batch.words, ds.mT @ v.abs()),
     ):
         term = torch.zeros_like(x).index_add_(0, items, products)
-        if options.get("normalize"):  # what points along x is taken out, and x divided by its length
+        if full.normalize:  # what points along x is taken out, and x divided by its length
             term = (term + x.abs() * (x.abs() * term).sum(-1, keepdim=True)) / size.norm(dim=-1, keepdim=True)
         terms.append(term.nan_to_num(0.0, 0.0, 0.0))
     return terms[0], terms[1]
@@ -166,14 +163,14 @@ class Expectation:
         device: torch.device = CPU,
         eager: torch.dtype = torch.float32,
         unit: float = 16 * EPS,
-        share: float = 0.0,
+        roundings: int = 0,
         **options: Any,
     ) -> Expectation:
         """For the values that `dtype` holds; features of half precision are exact in eager float32 too.
 
         `unit` is the rounding that eager at the dtype `eager` may avoid by luck, relative to what is summed up.
-        `share` is what a backend says that gradients lose beside, of Σ |∂L/∂S| |x|: ε / 2 where ∂L/∂S is rounded before
-        it is multiplied, as much for each time but one that sums are rounded where they come in parts.
+        `roundings` is how many times but the last gradients of Sum-Max are rounded to `dtype`, as sums are that come in
+        parts, and those of each direction: each time by ε / 2 of Σ |∂L/∂S| |x| or of the least normal number at most.
         """
         batch = batch.to(dtype).to(torch.float64)
         truth = evaluate(function, batch, torch.float64, backend="reference", **options)
@@ -181,13 +178,15 @@ class Expectation:
         floors = _rounding_floors(batch, truth, unit, options)
         floors = [*map(max, floors, _moved_by_rounding(function, batch, truth, unit, options))]
         scores = torch.full_like(truth[0], RESULTS * losses[0] + floors[0])
-        terms = similarity_terms(function, batch, options) if share else (0.0, 0.0)
+        terms = similarity_terms(batch, options) if roundings else map(torch.zeros_like, truth[1:])
+        kind = torch.finfo(dtype)
+        share, least = roundings * kind.eps / 2, roundings * kind.eps / 2 * kind.smallest_normal
         of_regions, of_words = (
-            gradient_bounds(true, GRADIENTS * loss + floor + share * term, dtype)
+            gradient_bounds(true, GRADIENTS * loss + floor + (share * term).clamp(min=least), dtype)
             for true, loss, floor, term in zip(truth[1:], losses[1:], floors[1:], terms, strict=True)
         )
         bounds = scores, of_regions, of_words
-        return cls(function, batch, dtype, options, truth, bounds, (floors[1], floors[2]), device)
+        return cls(function, batch, dtype, options, truth, bounds, (floors[1] + least, floors[2] + least), device)
 
     def check(self, backend: str, isa: str | None = None) -> None:
         with cpu_isa(isa):
