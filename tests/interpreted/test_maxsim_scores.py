@@ -66,13 +66,20 @@ def test_float32(batch: Features, options: dict[str, Any]) -> None:
     Expectation.of(maxsim_scores, batch, torch.float32, **options).check("triton")
 
 
+def parts_of(batch: Features) -> int:
+    """In how many parts gradients come at most, each rounded: of a query's best 12 bytes are kept, or fewer."""
+    items, rows = (max(sizes) for sizes in zip(batch.regions.shape[:2], batch.words.shape[:2], strict=True))
+    count, most, kept = items, items, 12 * rows * items
+    if batch.pairs is not None:
+        count, most, kept = len(batch.pairs), SumMax.PAIRS_AT_ONCE, 12 * rows
+    return -(-count // max(1, min(most, SumMax.WORKSPACE_BYTES // kept)))
+
+
 @examples(16)
 @given(batch=features(("none", "small"), FEW_ITEMS), options=maxsim_options(soft=True))
 @example(batch=one_pair_listed_often(), options={"direction": "both", "normalize": True})
-def test_float16(tiles: str, batch: Features, options: dict[str, Any]) -> None:
-    # Sums come in a part for each listed pair, or item, at most, and of each direction apart.
-    parts = max(len(batch.regions), len(batch.words)) if batch.pairs is None else len(batch.pairs)
-    roundings = (parts - 1 if tiles == "small tiles" else 0) + (options["direction"] == "both")
+def test_float16(batch: Features, options: dict[str, Any]) -> None:
+    roundings = parts_of(batch) - 1 + (options["direction"] == "both")  # both: of all parts, then of the sum
     expected = Expectation.of(maxsim_scores, batch, torch.float16, roundings=roundings, **options)
     expected.check("triton")
     expected.check_faults()
