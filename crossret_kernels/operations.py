@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cached_property
+from importlib import import_module
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -26,16 +27,9 @@ class Operand(NamedTuple):
     differentiable: bool = False
 
 
-class Kernels(NamedTuple):
-    """Host code of an operation in Python: its results, and the gradients of its operands."""
-
-    forward: Callable[..., Any]
-    backward: Callable[..., Any] | None = None
-
-
 def define(
     name: str, operands: Sequence[Operand], options: str, fake: Callable[..., Any] | None = None, *,
-    made: str = "Tensor", results: int = 1, kernels: Callable[[], Kernels] | None = None, autocast: bool = False,
+    made: str = "Tensor", results: int = 1, kernels: Sequence[str] = (), autocast: bool = False,
     saves: bool = False,
 ) -> Callable[..., Any]:  # fmt: skip
     """Registers ``crossret::<name>``, which takes the operands, then `options`, in schema notation, and returns `made`.
@@ -48,7 +42,8 @@ def define(
     Args:
         fake: makes results without values, of the same arguments; not those that are saved. An operation without one
             is called within host code alone.
-        kernels: returns host code in Python, called once and when it is first needed. Without it the kernels live in
+        kernels: names of host code in Python, "package.module:function" within this package, for results and for
+            gradients; imported when it is first needed, so that Triton may be absent. Without it the kernels live in
             csrc, and are registered when the native library loads.
         autocast: whether features are cast to the dtype in force there.
         saves: whether the last argument, ``bool save``, which callers do not pass, asks for the further results: they
@@ -61,7 +56,7 @@ def define(
     parts = [*(f"{operand.kind} {operand.name}" for operand in operands), options, "bool save" if saves else ""]
     schema = ", ".join(filter(None, parts))
     differentiable = [index for index, operand in enumerate(operands) if operand.differentiable]
-    forward = _Python(lambda: kernels().forward) if kernels else None
+    forward, backward = ([*map(_Python, kernels), None, None])[:2]
     if not differentiable:
         _register(name, f"({schema}) -> {made}", fake, forward, plain=True)
         operation = getattr(torch.ops.crossret, name).default
@@ -71,7 +66,6 @@ def define(
     n_kept = made.count("Tensor") - results
     n_given = results + n_kept  # of a gradient's arguments, ahead of the operation's own
     fake = _fake_with_empty(fake, n_kept) if saves and fake is not None else fake
-    backward = _Python(lambda: kernels().backward) if kernels else None
     flags = [f"bool {operands[index].name}_need_grad" for index in differentiable if len(differentiable) > 1]
     kept = [f"Tensor kept_{index}" for index in range(n_given - results)]
     grads = ["Tensor grad"] if results == 1 else [f"Tensor grad_{index}" for index in range(results)]
@@ -138,15 +132,21 @@ def needs_gradient(tensors: Sequence[Tensor]) -> bool:
 class _Python:
     """Host code in Python, found at the first call, with the current device that of what it is given."""
 
-    def __init__(self, find: Callable[[], Any]) -> None:
-        self._find = cache(find)
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @cached_property
+    def _function(self) -> Callable[..., Any]:
+        module, _, function = self._name.partition(":")
+        found: Callable[..., Any] = getattr(import_module(f"crossret_kernels.{module}"), function)
+        return found
 
     def run(self, *arguments: Any) -> Any:
         features = arguments[0]
         if not features.is_cuda or features.get_device() == torch.cuda.current_device():
-            return self._find()(*arguments)
+            return self._function(*arguments)
         with torch.cuda.device(features.device):  # Triton launches on the current device, whatever it is given
-            return self._find()(*arguments)
+            return self._function(*arguments)
 
     def __call__(self, *arguments: Any) -> Any:
         device_type = "cuda" if arguments[0].is_cuda else "cpu"

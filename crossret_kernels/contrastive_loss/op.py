@@ -13,7 +13,7 @@ from crossret_kernels.contrastive_loss.reference import infonce_loss_reference, 
 from crossret_kernels.contrastive_loss.torch import infonce_loss_torch, sigmoid_loss_torch
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.score_matrix import REDUCTIONS, Ids, as_ids, as_loss, check_shape, why_no_kernels
-from crossret_kernels.operations import Kernels, Operand, define
+from crossret_kernels.operations import Operand, define
 
 _IDS = (Operand("image_ids"), Operand("caption_ids"))
 _INFONCE = (Operand("scores", "Tensor", True), Operand("scale", "Tensor", True), *_IDS)
@@ -31,27 +31,18 @@ def _loss_with_statistics(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tens
     return _loss_like(scores, *arguments), scores.new_empty((KEPT, scores.size(0)), dtype=torch.float32)
 
 
-def _softmax() -> Kernels:
-    from crossret_kernels.contrastive_loss.triton import softmax
-
-    return Kernels(softmax.loss, softmax.gradient)
-
-
-def _sigmoid() -> Kernels:
-    from crossret_kernels.contrastive_loss.triton import sigmoid
-
-    return Kernels(sigmoid.loss, sigmoid.gradient)
-
-
 INFONCE_KERNELS = {
     "triton": define(
         "infonce_loss_triton", _INFONCE, _INFONCE_OPTIONS, _loss_with_statistics, made="(Tensor, Tensor)",
-        kernels=_softmax,
+        kernels=("contrastive_loss.triton.softmax:loss", "contrastive_loss.triton.softmax:gradient"),
     ),
 }  # fmt: skip
 SIGMOID_KERNELS = {
-    "triton": define("sigmoid_loss_triton", _SIGMOID, _SIGMOID_OPTIONS, _loss_like, kernels=_sigmoid),
-}
+    "triton": define(
+        "sigmoid_loss_triton", _SIGMOID, _SIGMOID_OPTIONS, _loss_like,
+        kernels=("contrastive_loss.triton.sigmoid:loss", "contrastive_loss.triton.sigmoid:gradient"),
+    ),
+}  # fmt: skip
 
 
 def infonce_loss(

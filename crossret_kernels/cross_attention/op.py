@@ -15,31 +15,23 @@ from crossret_kernels.cross_attention.torch import scan_scores_chunked
 from crossret_kernels.inputs.call import Call, Features, Lengths, as_call
 from crossret_kernels.inputs.options import DIRECTIONS, checked, choose
 from crossret_kernels.inputs.tensors import Array, autocasts, checkable
-from crossret_kernels.operations import Kernels, Operand, define
+from crossret_kernels.operations import Operand, define
 from crossret_kernels.torch_internals import reduced_float32
 from crossret_kernels.two_sides import LISTED_SIDES, OPTIONS, PLAIN_SIDES, SIDES, scores_like, serve
 
 ATTENTION_OPTIONS = f"{OPTIONS}, {ScanOptions.schema}"
 
 
-def _triton() -> Kernels:
-    from crossret_kernels.cross_attention.triton import backward, forward
-
-    return Kernels(forward.scores, backward.gradients)
-
-
-def _cuda() -> Kernels:
-    from crossret_kernels.cross_attention.cuda import backward, forward
-
-    return Kernels(forward.scores, backward.gradients)
-
-
 _SIGNATURE = SIDES, ATTENTION_OPTIONS, scores_like
 _PAIR, _THREE = "(Tensor, Tensor)", "(Tensor, Tensor, Tensor)"
+_TRITON, _CUDA = (
+    tuple(f"cross_attention.{backend}.{name}" for name in ("forward:scores", "backward:gradients"))
+    for backend in ("triton", "cuda")
+)
 SCORES = {
     "cpu": define("scan_scores", *_SIGNATURE, autocast=True),
-    "triton": define("scan_scores_triton", *_SIGNATURE, made=_PAIR, kernels=_triton, autocast=True, saves=True),
-    "cuda": define("scan_scores_cuda", *_SIGNATURE, made=_THREE, kernels=_cuda, autocast=True, saves=True),
+    "triton": define("scan_scores_triton", *_SIGNATURE, made=_PAIR, kernels=_TRITON, autocast=True, saves=True),
+    "cuda": define("scan_scores_cuda", *_SIGNATURE, made=_THREE, kernels=_CUDA, autocast=True, saves=True),
     "torch": scan_scores_chunked,
     "reference": scan_scores_reference,
 }

@@ -15,7 +15,7 @@ from crossret_kernels.cross_attention.torch import scan_attend_chunked
 from crossret_kernels.inputs.call import Features, Lengths, as_call, check_traceable
 from crossret_kernels.inputs.options import DIRECTIONS, checked, choose
 from crossret_kernels.inputs.tensors import Array
-from crossret_kernels.operations import Kernels, define
+from crossret_kernels.operations import define
 from crossret_kernels.torch_internals import reduced_float32, transformed
 from crossret_kernels.two_sides import SIDES, check_supported, scores_like
 
@@ -32,16 +32,11 @@ def _attended_like(*arguments: Any) -> tuple[Tensor, ...]:
     return scores, *(scores.new_empty((scores.size(0), *last)) for last in places)
 
 
-def _triton() -> Kernels:
-    from crossret_kernels.cross_attention.triton import attend, attend_backward
-
-    return Kernels(attend.attend, attend_backward.gradients)
-
-
 _SIGNATURE = SIDES, _OPTIONS, _attended_like
+_TRITON = "cross_attention.triton.attend:attend", "cross_attention.triton.attend_backward:gradients"
 KERNELS = {
     "cpu": define("scan_attend", *_SIGNATURE, made=_FOUR, results=4, autocast=True),
-    "triton": define("scan_attend_triton", *_SIGNATURE, made=_FOUR, results=4, kernels=_triton, autocast=True),
+    "triton": define("scan_attend_triton", *_SIGNATURE, made=_FOUR, results=4, kernels=_TRITON, autocast=True),
 }
 _IN_TORCH = {"torch": scan_attend_chunked, "reference": scan_attend_reference}
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.gated_attention.options import GatedAttention
-from crossret_kernels.operations import Kernels, Operand, define
+from crossret_kernels.operations import Operand, define
 from crossret_kernels.padded.pairing import Pairing, Rectangle
 
 
@@ -64,14 +64,9 @@ def scores_like(region_keys: Tensor, *others: Any) -> Tensor:
     return region_keys.new_empty(shape)
 
 
-def _triton() -> Kernels:
-    from crossret_kernels.gated_attention.triton import backward, forward
-
-    return Kernels(forward.cosines, backward.gradients)
-
-
 NAME = "gated_attention_triton"  # of the operation
-KERNELS: dict[str, Callable[..., Tensor]] = {"triton": define(NAME, OPERANDS, OPTIONS, scores_like, kernels=_triton)}
+_TRITON = "gated_attention.triton.forward:cosines", "gated_attention.triton.backward:gradients"
+KERNELS: dict[str, Callable[..., Tensor]] = {"triton": define(NAME, OPERANDS, OPTIONS, scores_like, kernels=_TRITON)}
 
 
 def operands(

@@ -11,7 +11,7 @@ from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.heterogeneous_attention.first_layer import FirstLayerItems
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
 from crossret_kernels.inputs.tensors import autocasts
-from crossret_kernels.operations import Kernels, Operand, define, for_gradients
+from crossret_kernels.operations import Operand, define, for_gradients
 
 
 def _side(item: str) -> tuple[Operand, ...]:
@@ -35,17 +35,11 @@ def _scores_like(*arguments: Any) -> Tensor:
     return region_queries.new_empty(region_queries.size(0), word_queries.size(0))
 
 
-def _triton() -> Kernels:
-    from crossret_kernels.heterogeneous_attention.triton import backward, forward
-
-    return Kernels(forward.scores_of, backward.gradients)
-
-
 # Operations by backend.
 _NAMES = {"cpu": "heterogeneous_attention", "triton": "heterogeneous_attention_triton"}
-_IN_PYTHON = {"triton": _triton}
+_TRITON = tuple(f"heterogeneous_attention.triton.{name}" for name in ("forward:scores_of", "backward:gradients"))
 KERNELS = {
-    backend: define(name, _OPERANDS, _OPTIONS, _scores_like, kernels=_IN_PYTHON.get(backend))
+    backend: define(name, _OPERANDS, _OPTIONS, _scores_like, kernels=() if backend == "cpu" else _TRITON)
     for backend, name in _NAMES.items()
 }
 

@@ -17,7 +17,7 @@ from crossret_kernels.maxsim.reference import (
 )
 from crossret_kernels.maxsim.torch import maxsim_argmax_chunked, maxsim_both_chunked, maxsim_scores_chunked
 from crossret_kernels.maxsim.weights import Weights, weighted
-from crossret_kernels.operations import Kernels, define
+from crossret_kernels.operations import define
 from crossret_kernels.two_sides import (
     LISTED_SIDES,
     OPTIONS,
@@ -34,24 +34,13 @@ WEIGHTS = "region_weights", "word_weights"
 MAXSIM_OPTIONS = f"{OPTIONS}, {MaxSimOptions.schema}"
 
 
-def _triton() -> Kernels:
-    from crossret_kernels.maxsim.triton import gradients, searches
-
-    return Kernels(searches.scores, gradients.gradients)
-
-
-def _triton_argmax() -> Kernels:
-    from crossret_kernels.maxsim.triton import searches
-
-    return Kernels(searches.indices)
-
-
+_TRITON = "maxsim.triton.searches:scores", "maxsim.triton.gradients:gradients"
 SCORES = {
     # Saved is which context every query takes.
     "cpu": define(
         "maxsim_scores", SIDES, MAXSIM_OPTIONS, scores_like, made="(Tensor, Tensor)", autocast=True, saves=True
     ),
-    "triton": define("maxsim_scores_triton", SIDES, MAXSIM_OPTIONS, scores_like, kernels=_triton, autocast=True),
+    "triton": define("maxsim_scores_triton", SIDES, MAXSIM_OPTIONS, scores_like, kernels=_TRITON, autocast=True),
     "torch": maxsim_scores_chunked,
     "reference": maxsim_scores_reference,
 }
@@ -78,11 +67,12 @@ SCORES_AND_ARGMAX = define(
 ARGMAX = {
     "cpu": lambda *arguments: SCORES_AND_ARGMAX(*arguments)[1],
     "triton": define(
-        "maxsim_argmax_triton", PLAIN_SIDES, _ARGMAX_OPTIONS, indices_like, kernels=_triton_argmax, autocast=True
+        "maxsim_argmax_triton", PLAIN_SIDES, _ARGMAX_OPTIONS, indices_like,
+        kernels=("maxsim.triton.searches:indices",), autocast=True,
     ),
     "torch": maxsim_argmax_chunked,
     "reference": maxsim_argmax_reference,
-}
+}  # fmt: skip
 
 
 def maxsim_scores(

@@ -10,7 +10,7 @@ from torch import Tensor
 from crossret_kernels.backends import select_backend
 from crossret_kernels.inputs.options import checked
 from crossret_kernels.inputs.score_matrix import REDUCTIONS, Ids, as_ids, as_loss, check_shape, why_no_kernels
-from crossret_kernels.operations import Kernels, Operand, define
+from crossret_kernels.operations import Operand, define
 from crossret_kernels.ranking_loss.options import LossOptions
 from crossret_kernels.ranking_loss.reference import triplet_loss_reference
 from crossret_kernels.ranking_loss.torch import triplet_loss_torch
@@ -27,14 +27,9 @@ def _loss_like(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
     return scores.new_empty(shape, dtype=torch.float32), scores.new_empty((4, rows), dtype=torch.float32)
 
 
-def _triton() -> Kernels:
-    from crossret_kernels.ranking_loss.triton import backward, forward
-
-    return Kernels(forward.loss, backward.gradient)
-
-
+_TRITON = "ranking_loss.triton.forward:loss", "ranking_loss.triton.backward:gradient"
 KERNELS = {
-    "triton": define("triplet_loss_triton", _OPERANDS, _OPTIONS, _loss_like, made=_MADE, kernels=_triton),
+    "triton": define("triplet_loss_triton", _OPERANDS, _OPTIONS, _loss_like, made=_MADE, kernels=_TRITON),
 }
 
 
