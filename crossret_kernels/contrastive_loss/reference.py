@@ -6,22 +6,15 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.contrastive_loss.options import InfoNceOptions, SigmoidOptions
-from crossret_kernels.inputs.score_matrix import in_float32, matches, reduced
+from crossret_kernels.inputs.score_matrix import Positives, in_float32, reduced
 
 
-def infonce_loss_reference(
-    scores: Tensor,
-    scale: Tensor,
-    image_ids: Tensor | None,
-    caption_ids: Tensor | None,
-    options: InfoNceOptions,
-    offset: int,
-) -> Tensor:
+def infonce_loss_reference(scores: Tensor, scale: Tensor, positives: Positives, options: InfoNceOptions) -> Tensor:
     """A scalar, or (n_rows,), in the scores' dtype: CLIP, Fig. 3, with targets spread over all positives."""
-    own = slice(offset, offset + len(scores))
+    own = slice(positives.offset, positives.offset + len(scores))
     here = ~scores.isneginf()
     logits = (scale * in_float32(scores).where(here, 0)).where(here, -torch.inf)
-    positive = matches(scores, image_ids, caption_ids, offset) & here
+    positive = positives.matches(scores) & here
     of_rows = _cross_entropies(logits, positive, options.label_smoothing)
     of_columns = _cross_entropies(logits[:, own].T, positive[:, own].T, options.label_smoothing)
     return reduced((of_rows + of_columns) / 2, options.reduction).to(scores.dtype)
@@ -39,17 +32,11 @@ def _cross_entropies(logits: Tensor, positive: Tensor, smoothing: float) -> Tens
 
 
 def sigmoid_loss_reference(
-    scores: Tensor,
-    scale: Tensor,
-    bias: Tensor,
-    image_ids: Tensor | None,
-    caption_ids: Tensor | None,
-    options: SigmoidOptions,
-    offset: int,
+    scores: Tensor, scale: Tensor, bias: Tensor, positives: Positives, options: SigmoidOptions
 ) -> Tensor:
     """A scalar, or (n_rows,), in the scores' dtype: SigLIP, Algorithm 1."""
     here = ~scores.isneginf()
     logits = scale * in_float32(scores).where(here, 0) + bias
-    signs = 2 * matches(scores, image_ids, caption_ids, offset).to(logits.dtype) - 1
+    signs = 2 * positives.matches(scores).to(logits.dtype) - 1
     losses = torch.logaddexp(-signs * logits, torch.zeros_like(logits)).where(here, 0)
     return reduced(losses.sum(1), options.reduction).to(scores.dtype)

@@ -8,20 +8,13 @@ from torch.nn.functional import cross_entropy, logsigmoid
 
 from crossret_kernels.contrastive_loss.options import InfoNceOptions, Number, SigmoidOptions, as_number
 from crossret_kernels.inputs.options import checked
-from crossret_kernels.inputs.score_matrix import Ids, as_ids, as_loss, check_shape, in_float32, matches, reduced
+from crossret_kernels.inputs.score_matrix import Ids, Positives, as_loss, in_float32, reduced
 
 
-def infonce_loss_torch(
-    scores: Tensor,
-    scale: Tensor,
-    image_ids: Tensor | None,
-    caption_ids: Tensor | None,
-    options: InfoNceOptions,
-    offset: int,
-) -> Tensor:
+def infonce_loss_torch(scores: Tensor, scale: Tensor, positives: Positives, options: InfoNceOptions) -> Tensor:
     """A scalar, or (n_rows,), in the scores' dtype; computed in float32 or wider."""
-    own = slice(offset, offset + len(scores))
-    logits, (positive, valid) = with_targets(scores, scale, matches(scores, image_ids, caption_ids, offset))
+    own = slice(positives.offset, positives.offset + len(scores))
+    logits, (positive, valid) = with_targets(scores, scale, positives.matches(scores))
     of_rows = cross_entropies(logits, positive, valid, options.label_smoothing)
     logits, positive, valid = (part[:, own].T for part in (logits, positive, valid))
     of_columns = cross_entropies(logits, positive, valid, options.label_smoothing)
@@ -48,18 +41,12 @@ def cross_entropies(logits: Tensor, positive: Tensor, valid: Tensor, smoothing: 
 
 
 def sigmoid_loss_torch(
-    scores: Tensor,
-    scale: Tensor,
-    bias: Tensor,
-    image_ids: Tensor | None,
-    caption_ids: Tensor | None,
-    options: SigmoidOptions,
-    offset: int,
+    scores: Tensor, scale: Tensor, bias: Tensor, positives: Positives, options: SigmoidOptions
 ) -> Tensor:
     """A scalar, or (n_rows,), in the scores' dtype."""
     left_out = scores.isneginf()
     logits = scale * in_float32(scores).masked_fill(left_out, 0) + bias
-    signed = logits.where(matches(scores, image_ids, caption_ids, offset), -logits)
+    signed = logits.where(positives.matches(scores), -logits)
     losses = -logsigmoid(signed).masked_fill(left_out, 0)
     return as_loss(reduced(losses.sum(1), options.reduction), scores)
 
@@ -89,8 +76,6 @@ def infonce_row_loss(
         ValueError, TypeError: as ``crossret_kernels.infonce_loss``.
     """
     options = checked(InfoNceOptions, None, {"label_smoothing": label_smoothing, "reduction": "none"})
-    check_shape(scores, positive_offset)
-    images, captions = as_ids(image_ids, "image_ids", scores), as_ids(caption_ids, "caption_ids", scores)
-    match = matches(scores, images, captions, positive_offset)
+    match = Positives.of(scores, image_ids, caption_ids, positive_offset).matches(scores)
     logits, targets = with_targets(scores, as_number(scale, "scale", scores), match)
     return cross_entropies(logits, *targets, options.label_smoothing)

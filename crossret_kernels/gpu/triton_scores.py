@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from crossret_kernels.gpu.triton_launch import launch
 from crossret_kernels.gpu.tuning import ScoreLoss
+from crossret_kernels.inputs.score_matrix import REDUCTIONS
 
 ROWS, COLUMNS = tl.constexpr(ScoreLoss.ROWS), tl.constexpr(ScoreLoss.COLUMNS)
 PARTS, POSITIVES = tl.constexpr(ScoreLoss.PARTS), tl.constexpr(ScoreLoss.POSITIVES)
@@ -53,6 +56,27 @@ class ScoreMatrix(NamedTuple):
         """Programs of the pass that finds statistics of rows and columns, and blocks of rows of each."""
         blocks = -(-self.row_blocks // ScoreLoss.PROGRAMS)
         return -(-self.row_blocks // blocks), blocks
+
+
+def reduced(losses: Tensor, reduction: int) -> Tensor:
+    """Losses of all rows (n_rows,), reduced as the place of a name says."""
+    if REDUCTIONS[reduction] == "none":
+        return losses
+    return losses.mean() if REDUCTIONS[reduction] == "mean" and len(losses) else losses.sum()
+
+
+def gradient_of(
+    kernel: Any, kind: Any, matrix: ScoreMatrix, grad_loss: Tensor, reduction: int, *others: Any, part: float = 1.0
+) -> Tensor:
+    """The scores' gradient, in their dtype, by a kernel that takes the loss's, scores, ids, the gradient, sizes, the
+    stride of the loss's gradient, which share of it a row has, `part` of a positive's, and then the others.
+    """
+    out = torch.empty(matrix.scores.shape, dtype=matrix.scores.dtype, device=matrix.scores.device)
+    mode = REDUCTIONS[reduction]
+    stride, share = grad_loss.stride(0) if mode == "none" else 0, part / len(out) if mode == "mean" else part
+    arguments = grad_loss, matrix.scores, *matrix.ids, out, *matrix.sizes, stride, share, *others
+    launch(kernel, (matrix.tiles, 1, 1), arguments, kind, (matrix.key, grad_loss.dtype), warps=8)
+    return out
 
 
 @triton.jit

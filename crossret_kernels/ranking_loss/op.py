@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crossret_kernels.backends import select_backend
 from crossret_kernels.inputs.options import checked
-from crossret_kernels.inputs.score_matrix import REDUCTIONS, Ids, as_ids, as_loss, check_shape, why_no_kernels
+from crossret_kernels.inputs.score_matrix import REDUCTIONS, Ids, Positives, lose
 from crossret_kernels.operations import Operand, define
 from crossret_kernels.ranking_loss.options import LossOptions
 from crossret_kernels.ranking_loss.reference import triplet_loss_reference
@@ -28,8 +27,10 @@ def _loss_like(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 _TRITON = "ranking_loss.triton.forward:loss", "ranking_loss.triton.backward:gradient"
-KERNELS = {
+LOSSES = {
     "triton": define("triplet_loss_triton", _OPERANDS, _OPTIONS, _loss_like, made=_MADE, kernels=_TRITON),
+    "torch": triplet_loss_torch,
+    "reference": triplet_loss_reference,
 }
 
 
@@ -65,9 +66,9 @@ def triplet_loss(
             of a positive is that of its row, over all columns, plus that of its column, over the rows that are here:
             columns whose positives are elsewhere have none.
         backend: "triton", "torch", "reference"; None takes what CROSSRET_BACKEND prefers where it serves the call, else
-            the fastest that does. "torch" makes several matrices of hinges and alone is differentiable twice; "triton"
-            keeps nothing as large as the scores but their gradient, and a copy of scores whose rows are not contiguous.
-            Under torch.func's transforms None takes "torch".
+            the fastest that does. "torch" makes several matrices of the scores' size and alone is differentiable twice;
+            "triton" keeps nothing as large as the scores but their gradient, and a copy of scores whose rows are not
+            contiguous. Under torch.func's transforms None takes "torch".
 
     Returns:
         A scalar, or (n_rows,) for "none", in the scores' dtype; float32 for half-precision scores under CUDA's
@@ -81,10 +82,4 @@ def triplet_loss(
         UnsupportedByBackend: the backend of this name cannot serve the call.
     """
     options = checked(LossOptions, None, {"margin": margin, "negatives": negatives, "p": p, "reduction": reduction})
-    check_shape(scores, positive_offset)
-    images, captions = as_ids(image_ids, "image_ids", scores), as_ids(caption_ids, "caption_ids", scores)
-    chosen = select_backend(backend, scores.device, scores.dtype, why_no_kernels(scores), KERNELS)
-    if chosen not in KERNELS:
-        loss = triplet_loss_torch if chosen == "torch" else triplet_loss_reference
-        return loss(scores, images, captions, options, positive_offset)
-    return as_loss(KERNELS[chosen](scores, images, captions, *options.codes, positive_offset), scores)
+    return lose(LOSSES, backend, scores, Positives.of(scores, image_ids, caption_ids, positive_offset), options)

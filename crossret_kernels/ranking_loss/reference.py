@@ -5,20 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from crossret_kernels.inputs.score_matrix import in_float32, reduced
+from crossret_kernels.inputs.score_matrix import Positives, in_float32, reduced
 from crossret_kernels.ranking_loss.options import LossOptions
 
 
-def triplet_loss_reference(
-    scores: Tensor, image_ids: Tensor | None, caption_ids: Tensor | None, options: LossOptions, offset: int
-) -> Tensor:
+def triplet_loss_reference(scores: Tensor, positives: Positives, options: LossOptions) -> Tensor:
     """A scalar, or (n_rows,), in the scores' dtype."""
     exact = in_float32(scores)
+    *of_pairs, offset = positives
     n = len(exact)
     pairs = torch.arange(n, device=exact.device)
     columns = torch.arange(exact.size(1), device=exact.device)
     negative = columns != pairs[:, None] + offset
-    for ids in (image_ids, caption_ids):
+    for ids in of_pairs:
         if ids is not None:
             negative &= ids != ids[pairs + offset][:, None]
     positive = exact[pairs, pairs + offset]

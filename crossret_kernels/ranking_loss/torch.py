@@ -6,19 +6,16 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.inputs.options import checked
-from crossret_kernels.inputs.score_matrix import Ids, as_ids, as_loss, check_shape, in_float32, matches, reduced
+from crossret_kernels.inputs.score_matrix import Ids, Positives, as_loss, in_float32, reduced
 from crossret_kernels.ranking_loss.options import LossOptions
 
 
-def triplet_loss_torch(
-    scores: Tensor, image_ids: Tensor | None, caption_ids: Tensor | None, options: LossOptions, offset: int
-) -> Tensor:
+def triplet_loss_torch(scores: Tensor, positives: Positives, options: LossOptions) -> Tensor:
     """A scalar, or (n_rows,), in the scores' dtype; computed in float32 or wider."""
-    exact, n_rows = in_float32(scores), len(scores)
-    own = slice(offset, offset + n_rows)
-    match = matches(scores, image_ids, caption_ids, offset)
-    positives = exact.diagonal(offset)[:n_rows]
-    losses = pooled(exact, match, positives, options) + pooled(exact[:, own].T, match[:, own].T, positives, options)
+    exact, match = in_float32(scores), positives.matches(scores)
+    own = slice(positives.offset, positives.offset + len(scores))
+    matched = exact.diagonal(positives.offset)[: len(scores)]
+    losses = pooled(exact, match, matched, options) + pooled(exact[:, own].T, match[:, own].T, matched, options)
     return as_loss(reduced(losses, options.reduction), scores)
 
 
@@ -67,8 +64,6 @@ def triplet_row_loss(
         ValueError, TypeError: as ``crossret_kernels.triplet_loss``.
     """
     options = checked(LossOptions, None, {"margin": margin, "negatives": negatives, "p": p, "reduction": "none"})
-    check_shape(scores, positive_offset)
-    images, captions = as_ids(image_ids, "image_ids", scores), as_ids(caption_ids, "caption_ids", scores)
+    match = Positives.of(scores, image_ids, caption_ids, positive_offset).matches(scores)
     exact = in_float32(scores)
-    match = matches(exact, images, captions, positive_offset)
     return pooled(exact, match, exact.diagonal(positive_offset)[: len(exact)], options)

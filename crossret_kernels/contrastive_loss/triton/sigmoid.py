@@ -9,7 +9,7 @@ from torch import Tensor
 
 from crossret_kernels.contrastive_loss.triton.logits import LOWEST, LogitKind, tile_logits, total
 from crossret_kernels.gpu.triton_launch import launch
-from crossret_kernels.gpu.triton_scores import COLUMNS, ROWS, ScoreMatrix, store_gradient
+from crossret_kernels.gpu.triton_scores import COLUMNS, ROWS, ScoreMatrix, gradient_of, reduced, store_gradient
 
 
 @triton.jit
@@ -69,9 +69,7 @@ def loss(
             sigmoid_losses, (matrix.row_blocks, 1, 1), (matrix.scores, scale, bias, *matrix.ids, losses, *matrix.sizes),
             LogitKind(*matrix.has_ids, False), matrix.key, 8,
         )  # fmt: skip
-    if reduction == 2:
-        return losses
-    return losses.mean() if reduction == 1 and n_rows else losses.sum()
+    return reduced(losses, reduction)
 
 
 @triton.jit(
@@ -79,9 +77,8 @@ def loss(
     do_not_specialize_on_alignment=["grad_loss", "scores", "scale", "bias", "image_ids", "caption_ids"],
 )
 def sigmoid_gradients(
-    grad_loss, scores, scale, bias, image_ids, caption_ids, out, sums, n_rows, n_columns, stride, offset, grad_stride,
-    share,
-    KIND: tl.constexpr,
+    grad_loss, scores, image_ids, caption_ids, out, n_rows, n_columns, stride, offset, grad_stride, share, scale, bias,
+    sums, KIND: tl.constexpr,
 ):  # fmt: skip
     """A tile of the gradient, and its parts of the scale's and the bias's; `share` of the loss's is a row's."""
     across = tl.cdiv(n_columns, COLUMNS)
@@ -105,18 +102,11 @@ def gradient(
     caption_ids: Tensor | None, reduction: int, offset: int, of_scores: bool, of_scale: bool, of_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """`crossret::sigmoid_loss_triton_backward`: the scores' gradient, in their dtype, the scale's and the bias's."""
-    n_rows = scores.shape[0]
-    out = torch.empty(scores.shape, dtype=scores.dtype, device=scores.device)
-    sums = torch.zeros((2, 1), dtype=torch.float32, device=scores.device)
-    if n_rows:
+    out, sums = torch.empty_like(scores), torch.zeros((2, 1), dtype=torch.float32, device=scores.device)
+    if scores.size(0):
         matrix = ScoreMatrix.of(scores, image_ids, caption_ids, offset)
-        sums = sums.new_empty((2, matrix.tiles))
-        launch(
-            sigmoid_gradients, (matrix.tiles, 1, 1),
-            (grad_loss, matrix.scores, scale, bias, *matrix.ids, out, sums, *matrix.sizes,
-             grad_loss.stride(0) if reduction == 2 else 0, 1 / n_rows if reduction == 1 else 1.0),
-            LogitKind(*matrix.has_ids, False), (matrix.key, grad_loss.dtype), warps=8,
-        )  # fmt: skip
+        sums, kind = sums.new_empty((2, matrix.tiles)), LogitKind(*matrix.has_ids, False)
+        out = gradient_of(sigmoid_gradients, kind, matrix, grad_loss, reduction, scale, bias, sums)
     made = out if of_scores else out.new_empty(0)
     of_numbers = (sums[k].sum() if wanted else sums.new_empty(0) for k, wanted in enumerate((of_scale, of_bias)))
     return (made, *of_numbers)  # type: ignore[return-value]

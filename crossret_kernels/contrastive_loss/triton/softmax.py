@@ -13,6 +13,7 @@ from torch import Tensor
 
 from crossret_kernels.contrastive_loss.options import KEPT
 from crossret_kernels.contrastive_loss.triton.logits import LOWEST, LogitKind, tile_logits, total
+from crossret_kernels.gpu import triton_scores
 from crossret_kernels.gpu.triton_launch import launch
 from crossret_kernels.gpu.triton_scores import (
     COLUMNS,
@@ -20,6 +21,7 @@ from crossret_kernels.gpu.triton_scores import (
     POSITIVES,
     ROWS,
     ScoreMatrix,
+    gradient_of,
     store_gradient,
 )
 
@@ -189,9 +191,7 @@ def loss(
             losses_of_logits, (-(-n_rows // POSITIVES.value), 1, 1),
             (losses, statistics, parts, n_rows, programs, label_smoothing), kind, matrix.key,
         )  # fmt: skip
-    if reduction == 2:
-        return losses, statistics
-    return (losses.mean() if reduction == 1 and n_rows else losses.sum()), statistics
+    return triton_scores.reduced(losses, reduction), statistics
 
 
 @triton.jit
@@ -214,9 +214,8 @@ def pulls(at, stride, grads, mask):
     do_not_specialize_on_alignment=["grad_loss", "scores", "scale", "image_ids", "caption_ids"],
 )
 def logit_gradients(
-    grad_loss, statistics, scores, scale, image_ids, caption_ids, out, sums, n_rows, n_columns, stride, offset,
-    grad_stride, share,
-    KIND: tl.constexpr,
+    grad_loss, scores, image_ids, caption_ids, out, n_rows, n_columns, stride, offset, grad_stride, share, scale,
+    statistics, sums, KIND: tl.constexpr,
 ):  # fmt: skip
     """A tile of the scores' gradient, and its part of the scale's; a row or column has `share` of the loss's."""
     across = tl.cdiv(n_columns, COLUMNS)
@@ -249,17 +248,10 @@ def gradient(
     caption_ids: Tensor | None, label_smoothing: float, reduction: int, offset: int, of_scores: bool, of_scale: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """`crossret::infonce_loss_triton_backward`: the scores' gradient, in their dtype, and the scale's."""
-    n_rows = scores.shape[0]
-    out = torch.empty(scores.shape, dtype=scores.dtype, device=scores.device)
-    sums = statistics.new_zeros(1)
-    if n_rows:
+    out, sums = torch.empty_like(scores), statistics.new_zeros(1)
+    if scores.size(0):
         matrix = ScoreMatrix.of(scores, image_ids, caption_ids, offset)
-        kind = LogitKind(*matrix.has_ids, label_smoothing > 0)
-        sums = statistics.new_empty(matrix.tiles)
-        launch(
-            logit_gradients, (matrix.tiles, 1, 1),
-            (grad_loss, statistics, matrix.scores, scale, *matrix.ids, out, sums, *matrix.sizes,
-             grad_loss.stride(0) if reduction == 2 else 0, 0.5 / n_rows if reduction == 1 else 0.5),
-            kind, (matrix.key, grad_loss.dtype), warps=8,
-        )  # fmt: skip
+        sums, kind = statistics.new_empty(matrix.tiles), LogitKind(*matrix.has_ids, label_smoothing > 0)
+        others = scale, statistics, sums
+        out = gradient_of(logit_gradients, kind, matrix, grad_loss, reduction, *others, part=0.5)
     return out if of_scores else out.new_empty(0), sums.sum() if of_scale else sums.new_empty(0)

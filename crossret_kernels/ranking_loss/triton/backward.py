@@ -7,8 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from crossret_kernels.gpu.triton_launch import launch
-from crossret_kernels.gpu.triton_scores import COLUMNS, ROWS, ScoreMatrix, store_gradient
+from crossret_kernels.gpu.triton_scores import COLUMNS, ROWS, ScoreMatrix, gradient_of, store_gradient
 from crossret_kernels.ranking_loss.triton.hinges import HingeKind, scaled, tile_hinges
 
 
@@ -30,9 +29,8 @@ def pulls(hinges, places, grads, keys, slope, NEGATIVES: tl.constexpr, SLOPE: tl
     do_not_specialize_on_alignment=["grad_loss", "scores", "image_ids", "caption_ids"],
 )
 def score_gradients(
-    grad_loss, statistics, scores, image_ids, caption_ids, out,
-    n_rows, n_columns, stride, offset, grad_stride, margin, slope, share,
-    KIND: tl.constexpr,
+    grad_loss, scores, image_ids, caption_ids, out, n_rows, n_columns, stride, offset, grad_stride, share, statistics,
+    margin, slope, KIND: tl.constexpr,
 ):  # fmt: skip
     """A tile of the scores' gradient; a positive has `share` of the loss's."""
     NEGATIVES: tl.constexpr = KIND.NEGATIVES
@@ -65,14 +63,8 @@ def gradient(
     margin: float, negatives: int, p: float, reduction: int, offset: int,
 ) -> Tensor:  # fmt: skip
     """`crossret::triplet_loss_triton_backward`: the scores' gradient, of the loss's, in their dtype."""
-    n_rows = scores.shape[0]
-    out = torch.empty(scores.shape, dtype=scores.dtype, device=scores.device)
-    if n_rows:
-        matrix = ScoreMatrix.of(scores, image_ids, caption_ids, offset)
-        launch(
-            score_gradients, (matrix.tiles, 1, 1),
-            (grad_loss, statistics, matrix.scores, *matrix.ids, out, *matrix.sizes,
-             grad_loss.stride(0) if reduction == 2 else 0, margin, p - 1, 1 / n_rows if reduction == 1 else 1.0),
-            HingeKind.of(matrix, negatives, p), (matrix.key, grad_loss.dtype), warps=8,
-        )  # fmt: skip
-    return out
+    if not scores.size(0):
+        return torch.empty_like(scores)
+    matrix = ScoreMatrix.of(scores, image_ids, caption_ids, offset)
+    kind, others = HingeKind.of(matrix, negatives, p), (statistics, margin, p - 1)
+    return gradient_of(score_gradients, kind, matrix, grad_loss, reduction, *others)

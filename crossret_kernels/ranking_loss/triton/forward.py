@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from crossret_kernels.gpu import triton_scores
 from crossret_kernels.gpu.triton_launch import launch
 from crossret_kernels.gpu.triton_scores import COLUMNS, PARTS, POSITIVES, ROWS, ScoreMatrix
 from crossret_kernels.gpu.tuning import ScoreLoss
@@ -137,6 +138,4 @@ def loss(
         )  # fmt: skip
         if alone:
             return made, statistics
-    if reduction == 2:
-        return losses, statistics
-    return (losses.mean() if reduction == 1 and n_rows else losses.sum()), statistics
+    return triton_scores.reduced(losses, reduction), statistics
