@@ -3,24 +3,27 @@
 from crossret_kernels.attention_pool.op import PooledAttention, attention_pool, attention_pool_weights
 from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.contrastive_loss.op import infonce_loss, sigmoid_loss
-from crossret_kernels.cross_attention.contributions import ScanContributions, scan_contributions
 from crossret_kernels.cross_attention.factors import scan_factors
 from crossret_kernels.cross_attention.op import scan_scores
 from crossret_kernels.cross_attention.options import ScanFields, ScanOptions
-from crossret_kernels.cross_attention.scan_attend import ScanAttended, scan_attend
+from crossret_kernels.cross_attention.scan_attend import (
+    ScanAttended,
+    ScanAttention,
+    ScanContributions,
+    scan_attend,
+    scan_attention,
+    scan_contributions,
+)
 from crossret_kernels.cross_attention.scan_attend_scores import scan_attend_scores
-from crossret_kernels.cross_attention.scan_attention import ScanAttention, scan_attention
 from crossret_kernels.cross_attention.topk import scan_topk
-from crossret_kernels.gated_attention.op import gated_attention_scores
+from crossret_kernels.gated_attention.op import GatedAttentionWeights, gated_attention_scores, gated_attention_weights
 from crossret_kernels.gated_attention.options import AttentionStep, GatedAttention
-from crossret_kernels.gated_attention.weights import GatedAttentionWeights, gated_attention_weights
-from crossret_kernels.heterogeneous_attention.op import heterogeneous_scores
+from crossret_kernels.heterogeneous_attention.op import heterogeneous_attention_weights, heterogeneous_scores
 from crossret_kernels.heterogeneous_attention.options import (
     HeterogeneousFields,
     HeterogeneousLayer,
     HeterogeneousOptions,
 )
-from crossret_kernels.heterogeneous_attention.weights import heterogeneous_attention_weights
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.maxsim.argmax import MaxSimArgmax, maxsim_argmax
 from crossret_kernels.maxsim.op import maxsim_scores

@@ -1,9 +1,10 @@
-"""`scan_attend`: attended features of listed pairs, weights and relevances; its schema and dispatch to backends."""
+"""What queries of listed pairs attend to, `scan_attend`, `scan_attention` and `scan_contributions`, by any backend."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
@@ -16,6 +17,7 @@ from crossret_kernels.inputs.call import Features, Lengths, as_call, check_trace
 from crossret_kernels.inputs.options import DIRECTIONS, checked, choose
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.operations import define
+from crossret_kernels.padded.arithmetic import pooled_shares
 from crossret_kernels.torch_internals import reduced_float32, transformed
 from crossret_kernels.two_sides import SIDES, check_supported, scores_like
 
@@ -63,6 +65,29 @@ class ScanAttended(NamedTuple):
     relevances: Tensor
 
 
+class ScanAttention(NamedTuple):
+    """`ScanAttended` without the attended vectors."""
+
+    scores: Tensor
+    weights: Tensor
+    relevances: Tensor
+
+
+class ScanContributions(NamedTuple):
+    """Scores of pairs and what each query brings to them, as `scan_contributions` returns them; without gradient.
+
+    Attributes:
+        scores, weights, relevances: as of `ScanAttended`.
+        contributions: (P, Q) float64, each query's share of the score. Summed in float64 and rounded to float32 they
+            are a float32 score, bit for bit; of float64 features they add up to float64's rounding.
+    """
+
+    scores: Tensor
+    weights: Tensor
+    relevances: Tensor
+    contributions: Tensor
+
+
 def scan_attend(
     regions: Features,
     words: Features,
@@ -98,6 +123,75 @@ def scan_attend(
     options = checked(ScanOptions, options, fields)
     sides = regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score
     return ScanAttended(*attend("scan_attend", sides, options, pairs, candidates, query, backend))
+
+
+def scan_attention(
+    regions: Features,
+    words: Features,
+    region_lengths: Lengths = None,
+    word_lengths: Lengths = None,
+    *,
+    options: ScanOptions | None = None,
+    region_mask: Array | None = None,
+    word_mask: Array | None = None,
+    empty_score: float | None = None,
+    pairs: Array | None = None,
+    candidates: Array | None = None,
+    query: str | None = None,
+    backend: str | None = None,
+    **fields: Unpack[ScanFields],
+) -> ScanAttention:
+    """The attention by which `scan_scores` scores pairs, for pictures and losses of your own: `scan_attend` without the
+    attended vectors.
+
+    Args:
+        all: as in `scan_attend`, whose errors it has; scores differ between backends in rounding.
+    """
+    options = checked(ScanOptions, options, fields)
+    sides = regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score
+    scores, _, *others = attend("scan_attention", sides, options, pairs, candidates, query, backend)
+    return ScanAttention(scores, *others)
+
+
+def scan_contributions(
+    regions: Features,
+    words: Features,
+    region_lengths: Lengths = None,
+    word_lengths: Lengths = None,
+    *,
+    options: ScanOptions | None = None,
+    region_mask: Array | None = None,
+    word_mask: Array | None = None,
+    empty_score: float | None = None,
+    pairs: Array | None = None,
+    candidates: Array | None = None,
+    query: str | None = None,
+    backend: str | None = None,
+    **fields: Unpack[ScanFields],
+) -> ScanContributions:
+    """Scores of `scan_attention` as sums over the attending side: how relevant each query is, and its share.
+
+    A share is, by pooling:
+
+    - "sum", "avg": the relevance R_i, or R_i by the number of queries. What the scores' arithmetic rounded differently,
+      all queries carry alike.
+    - "softmax": p_i R_i by the weights p = softmax(λ₂ R).
+    - "max": all of the score for the most relevant query, of equals for the first.
+    - "lse", S = log(Σ exp(λ₂ R_i)) / λ₂: p_i S by the weights p_i = exp(λ₂ R_i) / Σ exp(λ₂ R_j), which are ∂S/∂R_i.
+      S is Σ p_i R_i and the entropy of the weights by λ₂, Σ p_i (−log p_i) / λ₂; what is query i's of both is p_i S,
+      since R_i − log p_i / λ₂ is S for every i. Where S is negative, so are all shares.
+
+    Arguments and errors are those of `scan_attention`. A pair of an empty item has no contributions: they are 0 there,
+    whatever `empty_score` is.
+    """
+    options = checked(ScanOptions, options, fields)
+    sides = regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score
+    with torch.no_grad():
+        scores, _, weights, relevances = attend("scan_contributions", sides, options, pairs, candidates, query, backend)
+        # A query that exists has some weight other than zero, or NaN.
+        mask = (weights != 0).any(-1)
+        shares = pooled_shares(scores, relevances, mask, options.pooling, options.lambda_lse)
+    return ScanContributions(scores, weights, relevances, shares)
 
 
 def attend(

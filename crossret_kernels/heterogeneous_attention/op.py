@@ -1,4 +1,4 @@
-"""`heterogeneous_scores`: HAN's layers over an image and a caption together, then their matching; its dispatch."""
+"""`heterogeneous_scores` and `heterogeneous_attention_weights`: HAN's layers, then their matching; their dispatch."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing_extensions import Unpack
 
 from crossret_kernels.backends import select_backend
 from crossret_kernels.cross_attention.op import score_call
+from crossret_kernels.cross_attention.scan_attend import ScanAttention
 from crossret_kernels.cross_attention.torch import scan_attention_chunked
 from crossret_kernels.heterogeneous_attention.kernels import KERNELS
 from crossret_kernels.heterogeneous_attention.matching import first_valid
@@ -92,6 +93,39 @@ def heterogeneous_scores(
     options = checked(HeterogeneousOptions, options, fields)
     given = (regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
     return attend(given, layers, options, (pairs, candidates, query), backend, weights=False)[0]
+
+
+def heterogeneous_attention_weights(
+    regions: Features,
+    words: Features,
+    region_lengths: Lengths = None,
+    word_lengths: Lengths = None,
+    *,
+    layers: Sequence[HeterogeneousLayer],
+    options: HeterogeneousOptions | None = None,
+    region_mask: Array | None = None,
+    word_mask: Array | None = None,
+    empty_score: float | None = None,
+    pairs: Array | None = None,
+    candidates: Array | None = None,
+    query: str | None = None,
+    backend: str | None = None,
+    **fields: Unpack[HeterogeneousFields],
+) -> ScanAttention:
+    """The attention by which `heterogeneous_scores` with matching="local" scores pairs, as `scan_attention` returns it.
+
+    Arguments and errors are those of `heterogeneous_scores`; the backend is "cpu", "torch" or "reference". One of
+    `pairs` and `candidates` is needed, as the weights of all pairs would fill the memory.
+    """
+    if pairs is None and candidates is None:
+        raise ValueError(
+            "heterogeneous_attention_weights takes pairs or candidates: the weights of all pairs are not kept"
+        )
+    options = checked(HeterogeneousOptions, options, fields)
+    if options.matching != "local":
+        raise ValueError(f"heterogeneous_attention_weights has matching 'local' alone, not {options.matching!r}")
+    given = (regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
+    return ScanAttention(*attend(given, layers, options, (pairs, candidates, query), backend, weights=True))
 
 
 def attend(
