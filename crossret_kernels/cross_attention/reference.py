@@ -13,8 +13,8 @@ from crossret_kernels.cross_attention.attention import (
 )
 from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.padded.arithmetic import mean, pool, safe_normalize, vector_length
-from crossret_kernels.padded.forms import pad_items
+from crossret_kernels.padded.arithmetic import mean, pool, vector_length
+from crossret_kernels.padded.forms import pad_pairs
 
 
 def scan_scores_reference(regions: Ragged, words: Ragged, pairs: Tensor | None, options: ScanOptions) -> Tensor:
@@ -35,23 +35,11 @@ def scan_attend_reference(
     return scores, attended_or_none(vectors, query_mask, attended), *others
 
 
-def scan_attention_reference(regions: Ragged, words: Ragged, pairs: Tensor, options: ScanOptions) -> tuple[Tensor, ...]:
-    """Scores of pairs, weights and relevances, without attended vectors."""
-    scores, _, *others = scan_attend_reference(regions, words, pairs, options, False)
-    return scores, *others
-
-
 def _attend(
     regions: Ragged, words: Ragged, pairs: Tensor | None, options: ScanOptions
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Attended vectors (…, Q, D), weights (…, C, Q), relevances (…, Q), masks of contexts (…, C) and queries (…, Q)."""
-    (v, v_mask), (e, e_mask) = pad_items(regions), pad_items(words)
-    if options.normalize:
-        v, e = safe_normalize(v), safe_normalize(e)
-    if pairs is None:
-        v, v_mask, e, e_mask = v[:, None], v_mask[:, None], e[None], e_mask[None]
-    else:
-        v, v_mask, e, e_mask = v[pairs[:, 0]], v_mask[pairs[:, 0]], e[pairs[:, 1]], e_mask[pairs[:, 1]]
+    v, v_mask, e, e_mask = pad_pairs(regions, words, pairs, options.normalize)
     sides = (v, v_mask, e, e_mask) if options.direction == "t2i" else (e, e_mask, v, v_mask)
     contexts, context_mask, queries, query_mask = sides
     s = torch.einsum("...cd,...qd->...cq", contexts, queries)

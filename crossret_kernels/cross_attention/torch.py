@@ -52,12 +52,6 @@ def scan_attend_chunked(
     return chunked_pairs(regions, words, pairs, score, safe_normalize if options.normalize else None)
 
 
-def scan_attention_chunked(regions: Ragged, words: Ragged, pairs: Tensor, options: ScanOptions) -> tuple[Tensor, ...]:
-    """Scores of pairs, weights and relevances, without attended vectors."""
-    scores, _, *others = scan_attend_chunked(regions, words, pairs, options, False)
-    return scores, *others
-
-
 def _weights(attention: AttentionBlock, options: ScanOptions) -> Tensor:
     """(…, C, Q)."""
     return attention_weights(attention.similarities, attention.context_mask, attention.query_mask, options)

@@ -9,7 +9,7 @@ from crossret_kernels.cross_attention.attention import EPS
 from crossret_kernels.gated_attention.options import AttentionStep, GatedAttention
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.padded.arithmetic import safe_divide, safe_sqrt
-from crossret_kernels.padded.forms import pad_items
+from crossret_kernels.padded.forms import pad_pairs
 
 
 def gated_attention_reference(
@@ -23,14 +23,9 @@ def gated_attention_reference(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Scores (…), weights of regions (…, M) and of words (…, L); "…" is (images, captions), or (P,) for pairs."""
     dtype = parameters.region_gate_weight.dtype
-    (v, v_mask), (e, e_mask) = pad_items(regions), pad_items(words)
-    of_images = [v.to(dtype), v_mask, region_contexts.to(dtype)]
-    of_captions = [e.to(dtype), e_mask, word_contexts.to(dtype)]
-    if pairs is None:
-        of_images, of_captions = [x[:, None] for x in of_images], [x[None] for x in of_captions]
-    else:
-        of_images, of_captions = [x[pairs[:, 0]] for x in of_images], [x[pairs[:, 1]] for x in of_captions]
-    (v, v_mask, v_contexts), (e, e_mask, e_contexts) = of_images, of_captions
+    v, v_mask, e, e_mask = pad_pairs(regions, words, pairs)
+    contexts = Ragged.trusted(region_contexts), Ragged.trusted(word_contexts)
+    v, e, v_contexts, e_contexts = (x.to(dtype) for x in (v, e, *pad_pairs(*contexts, pairs)[::2]))
     memory_v = _linear(v_contexts.sum(-2), parameters.region_gate_weight, parameters.region_gate_bias)
     memory_t = _linear(e_contexts.sum(-2), parameters.word_gate_weight, parameters.word_gate_bias)
     gate_v = torch.sigmoid(alpha * memory_v + (1 - alpha) * memory_t)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.operations import for_gradients
 from crossret_kernels.padded.arithmetic import safe_sqrt
 from crossret_kernels.padded.forms import pad_items
-from crossret_kernels.padded.items import Limits, SharedScores, few_with_gradient, gradients_of
+from crossret_kernels.padded.items import Limits, SharedScores
 from crossret_kernels.padded.pairing import Listing, Pairing, Rectangle
 
 # Bytes of keys and values; intermediates and gradients take as many again. Larger runs are made less often.
@@ -39,7 +39,6 @@ class _Gated(SharedScores):
 
     @property
     def fused(self) -> bool:
-        """Whether a kernel takes all that pairs are."""
         return self.backend in KERNELS
 
     def limits(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> Limits:
@@ -69,47 +68,21 @@ class _Gated(SharedScores):
         return side(of_captions, rows, mask, beside[0], GatedAttention.of(parameters))
 
     def score(
-        self, images: GatedItems, captions: GatedItems, pairing: Pairing, parameters: Sequence[Tensor]
-    ) -> tuple[Tensor, ...]:
+        self, images: GatedItems, captions: GatedItems, pairing: Pairing, parameters: Sequence[Tensor],
+        graph_alone: bool,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
         own = GatedAttention.of(parameters)
         if not self.fused:
             return score(images, captions, pairing, own, self.alpha)
-        return self._fused(KERNELS[self.backend], images, captions, pairing, own)
-
-    def score_for_gradients(
-        self, images: GatedItems, captions: GatedItems, pairing: Pairing, parameters: Sequence[Tensor]
-    ) -> tuple[Tensor, ...]:
-        if not self.fused:
-            return self.score(images, captions, pairing, parameters)
-        unmade = for_gradients(NAME)
-        return self._fused(unmade, images, captions, pairing, GatedAttention.of(parameters))
-
-    def _fused(
-        self,
-        kernel: Callable[..., Tensor],
-        images: GatedItems,
-        captions: GatedItems,
-        pairing: Pairing,
-        own: GatedAttention,
-    ) -> tuple[Tensor, ...]:
+        kernel = for_gradients(NAME) if graph_alone else KERNELS[self.backend]
         last = kernel(*operands(images, captions, own, pairing), self.alpha, self.bfloat16)
         return (earlier_levels(images, captions, pairing) + last,)
-
-    def gradients(
-        self, tensors: Sequence[Tensor], needed: Sequence[bool], gradients: Sequence[Tensor]
-    ) -> list[Tensor | None]:
-        wanted = few_with_gradient(gradients[0]) if self.pairs is None and not self.fused else None
-        if wanted is None:
-            return super().gradients(tensors, needed, gradients)
-        few = replace(self, pairs=wanted)
-        return gradients_of(few, tensors, needed, [gradients[0][wanted.unbind(1)]])
 
     def at_once(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
         dtype = parameters[-1].dtype
         (v, v_mask), (e, e_mask) = pad_items(self.images), pad_items(self.captions)
-        call = replace(self, backend="torch")
-        images = call.share(False, v.to(dtype), v_mask, [beside[0].to(dtype)], parameters)
-        captions = call.share(True, e.to(dtype), e_mask, [beside[1].to(dtype)], parameters)
+        images = self.share(False, v.to(dtype), v_mask, [beside[0].to(dtype)], parameters)
+        captions = self.share(True, e.to(dtype), e_mask, [beside[1].to(dtype)], parameters)
         pairing = Rectangle() if self.pairs is None else Listing(self.pairs[:, 0], self.pairs[:, 1])
         made = score(images, captions, pairing, GatedAttention.of(parameters), self.alpha)
         return made[: 3 if self.weights else 1]

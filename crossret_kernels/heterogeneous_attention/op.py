@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 from crossret_kernels.backends import select_backend
 from crossret_kernels.cross_attention.op import score_call
 from crossret_kernels.cross_attention.scan_attend import ScanAttention
-from crossret_kernels.cross_attention.torch import scan_attention_chunked
+from crossret_kernels.cross_attention.torch import scan_attend_chunked
 from crossret_kernels.heterogeneous_attention.kernels import KERNELS
 from crossret_kernels.heterogeneous_attention.matching import first_valid
 from crossret_kernels.heterogeneous_attention.options import (
@@ -161,7 +161,8 @@ def attend(
         dtype = torch.promote_types(dtype, torch.float32)
     parameters = tuple(layer.to(dtype) for layer in parameters)
     if chosen == "torch" and not parameters:
-        made = scan_attention_chunked(images, captions, cast("Tensor", listed), options.local)
+        scores, _, *others = scan_attend_chunked(images, captions, cast("Tensor", listed), options.local, False)
+        made = scores, *others
     elif chosen == "reference":
         made = heterogeneous_attention_reference(images, captions, listed, parameters, options)
     else:

@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from crossret_kernels.cross_attention.reference import scan_attention_reference
+from crossret_kernels.cross_attention.reference import scan_attend_reference
 from crossret_kernels.heterogeneous_attention.matching import PairFeatures, first_valid
 from crossret_kernels.heterogeneous_attention.options import LAYER_NORM_EPS, HeterogeneousLayer, HeterogeneousOptions
 from crossret_kernels.heterogeneous_attention.pairs import every_pair
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.padded.arithmetic import safe_normalize
-from crossret_kernels.padded.forms import pad_items
+from crossret_kernels.padded.forms import pad_pairs
 
 
 def heterogeneous_attention_reference(
@@ -38,7 +38,9 @@ def heterogeneous_attention_reference(
         images = Ragged.trusted(attended.regions, mask=attended.region_mask)
         captions = Ragged.trusted(attended.words, mask=attended.word_mask)
         places = torch.arange(len(images), device=attended.regions.device)
-        made = scan_attention_reference(images, captions, torch.stack([places, places], 1), options.local)
+        own = torch.stack([places, places], 1)
+        scores, _, *others = scan_attend_reference(images, captions, own, options.local, False)
+        made = scores, *others
     return made if pairs is not None else (made[0].view(len(regions), len(words)),)
 
 
@@ -50,11 +52,8 @@ def _attended(
     options: HeterogeneousOptions,
 ) -> PairFeatures:
     """Every pair's regions and words after the layers."""
-    (v, v_mask), (e, e_mask) = pad_items(regions), pad_items(words)
-    if options.normalize:
-        v, e = safe_normalize(v), safe_normalize(e)
-    images, captions = pairs.unbind(1)
-    h, mask = torch.cat([v[images], e[captions]], 1), torch.cat([v_mask[images], e_mask[captions]], 1)
+    v, v_mask, e, e_mask = pad_pairs(regions, words, pairs, options.normalize)
+    h, mask = torch.cat([v, e], 1), torch.cat([v_mask, e_mask], 1)
     for layer in layers:
         q, k, values = (
             torch.einsum("pid,ed->pie", h, weight) + bias

@@ -26,7 +26,7 @@ from crossret_kernels.heterogeneous_attention.pairs import (
 from crossret_kernels.heterogeneous_attention.reference import heterogeneous_attention_reference
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.padded.arithmetic import safe_normalize
-from crossret_kernels.padded.items import Limits, SharedScores, few_with_gradient
+from crossret_kernels.padded.items import Limits, SharedScores
 from crossret_kernels.padded.pairing import Pairing
 
 SHARED_BYTES = 20 * 2**20  # of one side's items in a run, as the first layer takes them
@@ -38,7 +38,11 @@ GPU_BYTES = 448 * 2**20
 class _Heterogeneous(SharedScores):
     options: HeterogeneousOptions
     backend: str
-    fused: bool  # whether a kernel takes all that pairs are
+    one_layer: bool
+
+    @property
+    def fused(self) -> bool:
+        return self.one_layer and self.backend in KERNELS
 
     @property
     def products(self) -> Products:
@@ -72,10 +76,12 @@ class _Heterogeneous(SharedScores):
         return made.floats() if self.fused else made
 
     def score(
-        self, images: FirstLayerItems, captions: FirstLayerItems, pairing: Pairing, parameters: Sequence[Tensor]
-    ) -> tuple[Tensor, ...]:
+        self, images: FirstLayerItems, captions: FirstLayerItems, pairing: Pairing, parameters: Sequence[Tensor],
+        graph_alone: bool,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
         if self.fused:
-            return (self._by_kernels(images, captions, parameters, graph_alone=False),)
+            by, halves = (images, captions, nested(parameters)[0], self.options), self.products.bfloat16
+            return (fused_scores(self.backend, *by, halves, graph_alone=graph_alone),)
         first, *others = nested(parameters)
         of_layer = self.options.lambda_attention, self.products
         regions = normalize_rows(attend_across(images, captions, *of_layer), first)
@@ -85,31 +91,15 @@ class _Heterogeneous(SharedScores):
         h, width = torch.cat([regions, words], 2).flatten(0, 1), regions.size(2)
         return (upwards(h, mask.flatten(0, 1), width, others, self.options, self.products)[0].view(count).T,)
 
-    def score_for_gradients(
-        self, images: FirstLayerItems, captions: FirstLayerItems, pairing: Pairing, parameters: Sequence[Tensor]
-    ) -> tuple[Tensor, ...]:
-        if self.fused:
-            return (self._by_kernels(images, captions, parameters, graph_alone=True),)
-        return self.score(images, captions, pairing, parameters)
-
-    def _by_kernels(
-        self, images: FirstLayerItems, captions: FirstLayerItems, parameters: Sequence[Tensor], *, graph_alone: bool
-    ) -> Tensor:
-        layer, halves = nested(parameters)[0], self.products.bfloat16
-        return fused_scores(self.backend, images, captions, layer, self.options, halves, graph_alone=graph_alone)
-
-    def gradients(
-        self, tensors: Sequence[Tensor], needed: Sequence[bool], gradients: Sequence[Tensor]
+    def of_few(
+        self, pairs: Tensor, tensors: Sequence[Tensor], needed: Sequence[bool], gradient: Tensor
     ) -> list[Tensor | None]:
-        wanted = None if self.fused else few_with_gradient(gradients[0])
-        if wanted is None:
-            return super().gradients(tensors, needed, gradients)
         dtype = tensors[-1].dtype  # in which gradients of items are summed up
         leaves = [x.detach().to(dtype).requires_grad_(own) for x, own in zip(tensors, needed, strict=True)]
         images, captions = (x.with_values(y) for x, y in zip((self.images, self.captions), leaves, strict=False))
         with torch.enable_grad():
-            scores = of_listed(images, captions, wanted, nested(leaves[2:]), self.options, self.products)[0]
-            scores.backward(gradients[0][wanted.unbind(1)].to(scores.dtype))
+            scores = of_listed(images, captions, pairs, nested(leaves[2:]), self.options, self.products)[0]
+            scores.backward(gradient.to(scores.dtype))
         return [
             (torch.zeros_like(x) if leaf.grad is None else leaf.grad.to(x.dtype)) if own else None
             for x, leaf, own in zip(tensors, leaves, needed, strict=True)
@@ -136,7 +126,7 @@ def heterogeneous_attention_chunked(
     """
     if not len(regions) or not len(words):
         return heterogeneous_attention_reference(regions, words, pairs, layers, options)
-    call = _Heterogeneous(regions, words, None, options, backend, backend in KERNELS and len(layers) == 1)
+    call = _Heterogeneous(regions, words, None, options, backend, len(layers) == 1)
     if pairs is not None:
         return of_listed(regions, words, pairs, layers, options, call.products)
     return call.compute(*(x for layer in layers for x in layer))

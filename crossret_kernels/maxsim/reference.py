@@ -8,8 +8,7 @@ from torch import Tensor
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.maxsim.torch import argmaxima, pooled_maxima
-from crossret_kernels.padded.arithmetic import safe_normalize
-from crossret_kernels.padded.forms import pad_items
+from crossret_kernels.padded.forms import pad_pairs
 
 
 def maxsim_scores_reference(regions: Ragged, words: Ragged, pairs: Tensor | None, options: MaxSimOptions) -> Tensor:
@@ -37,13 +36,6 @@ def _similarities(
     regions: Ragged, words: Ragged, pairs: Tensor | None, options: MaxSimOptions
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Similarities (…, C, Q) of contexts and queries, and the masks (…, C) and (…, Q) of those that are no padding."""
-    (v, v_mask), (e, e_mask) = pad_items(regions), pad_items(words)
-    if options.normalize:
-        v, e = safe_normalize(v), safe_normalize(e)
-    if pairs is None:
-        s = torch.einsum("ird,cwd->icrw", v, e)
-        v_mask, e_mask = v_mask[:, None], e_mask[None]
-    else:
-        s = torch.einsum("prd,pwd->prw", v[pairs[:, 0]], e[pairs[:, 1]])
-        v_mask, e_mask = v_mask[pairs[:, 0]], e_mask[pairs[:, 1]]
+    v, v_mask, e, e_mask = pad_pairs(regions, words, pairs, options.normalize)
+    s = torch.einsum("...rd,...wd->...rw", v, e)
     return (s, v_mask, e_mask) if options.direction == "t2i" else (s.mT, e_mask, v_mask)

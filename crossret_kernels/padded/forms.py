@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from crossret_kernels.inputs.ragged import Ragged
+from crossret_kernels.padded.arithmetic import safe_normalize
 
 
 def split_items(side: Ragged, counts: Sequence[int], widths: Sequence[int]) -> list[Ragged]:
@@ -75,6 +76,21 @@ def pad_items(side: Ragged) -> tuple[Tensor, Tensor]:
     if side.offsets is not None:
         return pad(side.values, side.lengths.tolist())
     return _zeroed(side, _rows(side), None)
+
+
+def pad_pairs(
+    regions: Ragged, words: Ragged, pairs: Tensor | None, normalize: bool = False
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Regions (…, R, D), their mask (…, R), words and theirs, of pairs: "…" is (P,), or of all pairs (n_images, 1) and
+    (1, n_captions).
+    """
+    (v, v_mask), (e, e_mask) = pad_items(regions), pad_items(words)
+    if normalize:
+        v, e = safe_normalize(v), safe_normalize(e)
+    if pairs is None:
+        return v[:, None], v_mask[:, None], e[None], e_mask[None]
+    images, captions = pairs.unbind(1)
+    return v[images], v_mask[images], e[captions], e_mask[captions]
 
 
 def _rows(side: Ragged) -> Tensor:

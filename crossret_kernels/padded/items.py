@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -84,17 +84,17 @@ class SharedScores(ABC):
     ) -> ItemTensors:
         """Tensors of items alone, from padded rows (n, L, D) with zeros behind their ends and the mask (n, L)."""
 
+    @property
+    @abstractmethod
+    def fused(self) -> bool:
+        """Whether a kernel takes all that pairs are."""
+
     @abstractmethod
     def score(
-        self, images: ItemTensors, captions: ItemTensors, pairing: Pairing, parameters: Sequence[Tensor]
-    ) -> tuple[Tensor, ...]:
-        """Scores of pairs, and further results."""
-
-    def score_for_gradients(
-        self, images: ItemTensors, captions: ItemTensors, pairing: Pairing, parameters: Sequence[Tensor]
-    ) -> tuple[Tensor, ...]:
-        """`score` for its graph alone: fused kernels compute no values."""
-        return self.score(images, captions, pairing, parameters)
+        self, images: ItemTensors, captions: ItemTensors, pairing: Pairing, parameters: Sequence[Tensor],
+        graph_alone: bool,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        """Scores of pairs, and further results; of their `graph_alone` fused kernels compute no values."""
 
     @abstractmethod
     def at_once(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -103,8 +103,20 @@ class SharedScores(ABC):
     def gradients(
         self, tensors: Sequence[Tensor], needed: Sequence[bool], gradients: Sequence[Tensor]
     ) -> list[Tensor | None]:
-        """Gradients of the tensors that need them, from those of the results."""
+        """Gradients of the tensors that need them, from those of the results: of those pairs alone that have one, where
+        these are few, as under a hardest-negative loss.
+        """
+        if self.pairs is None and not self.fused:
+            wanted = gradients[0].nonzero()
+            if FEW * len(wanted) <= gradients[0].numel():
+                return self.of_few(wanted, tensors, needed, gradients[0][wanted.unbind(1)])
         return gradients_of(self, tensors, needed, gradients)
+
+    def of_few(
+        self, pairs: Tensor, tensors: Sequence[Tensor], needed: Sequence[bool], gradient: Tensor
+    ) -> list[Tensor | None]:
+        """Gradients from those (P,) of listed scores."""
+        return gradients_of(replace(self, pairs=pairs), tensors, needed, [gradient])
 
     def results(self, like: Tensor) -> list[Tensor]:
         """Memory for the results."""
@@ -161,7 +173,7 @@ def _scores(call: SharedScores, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]
     first = 2 + call.n_beside
     results = call.results(tensors[-1])
     with torch.no_grad():
-        for made, where in _blocks(call, call.score, tensors[:first], tensors[first:], [None] * first):
+        for made, where in _blocks(call, False, tensors[:first], tensors[first:], [None] * first):
             for result, values in zip(results, made, strict=False):  # weights are of listed pairs alone
                 result[_places(where, values)] = values.to(result.dtype)
     return tuple(results)
@@ -174,18 +186,12 @@ def gradients_of(
     leaves = [x.detach().requires_grad_(own) for x, own in zip(tensors, needed, strict=True)]
     totals = [torch.zeros_like(x, dtype=dtype) if x.requires_grad else None for x in leaves[:first]]
     with torch.enable_grad():
-        for made, where in _blocks(call, call.score_for_gradients, tensors[:first], leaves[first:], totals):
+        for made, where in _blocks(call, True, tensors[:first], leaves[first:], totals):
             outputs = made[: len(gradients)]
             parts = [x[_places(where, y)].to(y.dtype) for x, y in zip(gradients, outputs, strict=True)]
             torch.autograd.backward(outputs, parts)
     of_items = [None if x is None else x.to(y.dtype) for x, y in zip(totals, tensors[:first], strict=True)]
     return of_items + [torch.zeros_like(x) if x.requires_grad and x.grad is None else x.grad for x in leaves[first:]]
-
-
-def few_with_gradient(gradient: Tensor) -> Tensor | None:
-    """Pairs (P, 2) whose scores have a gradient, where these are few, as under a hardest-negative loss; else None."""
-    wanted = gradient.nonzero()
-    return wanted if FEW * len(wanted) <= gradient.numel() else None
 
 
 def _places(where: tuple[Tensor, Tensor] | Tensor, values: Tensor) -> Any:
@@ -194,12 +200,9 @@ def _places(where: tuple[Tensor, Tensor] | Tensor, values: Tensor) -> Any:
 
 
 def _blocks(
-    call: SharedScores,
-    score: Callable[..., tuple[Tensor, ...]],
-    tensors: Sequence[Tensor],
-    parameters: Sequence[Tensor],
+    call: SharedScores, graph_alone: bool, tensors: Sequence[Tensor], parameters: Sequence[Tensor],
     totals: Sequence[Tensor | None],
-) -> Iterator[tuple[tuple[Tensor, ...], tuple[Tensor, Tensor] | Tensor]]:
+) -> Iterator[tuple[tuple[Tensor, ...], tuple[Tensor, Tensor] | Tensor]]:  # fmt: skip
     """Results of each block and their places; gradients of its tensors are added to `totals` after the block's backward
     pass.
     """
@@ -218,7 +221,7 @@ def _blocks(
             captions = captions or _RunItems(call, True, caption_run, tensors, parameters, totals)
             for block in blocks:
                 parts = images.part(block.images), captions.part(block.captions)
-                yield score(*parts, block.pairing, parameters), block.where
+                yield call.score(*parts, block.pairing, parameters, graph_alone), block.where
         images.add_gradients()
     if captions is not None:
         captions.add_gradients()
