@@ -13,9 +13,8 @@ from crossret_kernels.attention_pool.reference import attention_pool_reference
 from crossret_kernels.attention_pool.torch import attention_pool_chunked
 from crossret_kernels.backends import select_in_torch
 from crossret_kernels.inputs.call import Features, Lengths, as_ragged
-from crossret_kernels.inputs.operands import check_operand
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.tensors import Array, SideNames, check_has_values, is_packed
+from crossret_kernels.inputs.tensors import Array, SideNames, check_has_values, check_operand, is_packed
 from crossret_kernels.operations import needs_gradient
 
 _IN_TORCH = {"torch": attention_pool_chunked, "reference": attention_pool_reference}

@@ -35,7 +35,7 @@ def _attended_like(*arguments: Any) -> tuple[Tensor, ...]:
 
 
 _SIGNATURE = SIDES, _OPTIONS, _attended_like
-_TRITON = "cross_attention.triton.attend:attend", "cross_attention.triton.attend_backward:gradients"
+_TRITON = "cross_attention.triton.attend:attend", "cross_attention.triton.attend:gradients"
 KERNELS = {
     "cpu": define("scan_attend", *_SIGNATURE, made=_FOUR, results=4, autocast=True),
     "triton": define("scan_attend_triton", *_SIGNATURE, made=_FOUR, results=4, kernels=_TRITON, autocast=True),

@@ -15,10 +15,9 @@ from crossret_kernels.gated_attention.options import GatedAttention, check_param
 from crossret_kernels.gated_attention.reference import gated_attention_reference
 from crossret_kernels.gated_attention.torch import gated_attention_chunked
 from crossret_kernels.inputs.call import Features, Lengths, as_call, check_traceable
-from crossret_kernels.inputs.operands import check_operand
 from crossret_kernels.inputs.options import check_number
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.tensors import Array, autocasts, checkable
+from crossret_kernels.inputs.tensors import Array, autocasts, check_operand, checkable
 from crossret_kernels.torch_internals import transformed
 
 

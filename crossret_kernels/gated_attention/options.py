@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from crossret_kernels.inputs.operands import check_operand
+from crossret_kernels.inputs.tensors import check_operand
 
 
 class AttentionStep(NamedTuple):

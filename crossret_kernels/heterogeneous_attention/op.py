@@ -14,13 +14,13 @@ from crossret_kernels.cross_attention.op import score_call
 from crossret_kernels.cross_attention.scan_attend import ScanAttention
 from crossret_kernels.cross_attention.torch import scan_attend_chunked
 from crossret_kernels.heterogeneous_attention.kernels import KERNELS
-from crossret_kernels.heterogeneous_attention.matching import first_valid
 from crossret_kernels.heterogeneous_attention.options import (
     HeterogeneousFields,
     HeterogeneousLayer,
     HeterogeneousOptions,
     check_layers,
 )
+from crossret_kernels.heterogeneous_attention.pairs import first_valid
 from crossret_kernels.heterogeneous_attention.reference import heterogeneous_attention_reference
 from crossret_kernels.heterogeneous_attention.torch import heterogeneous_attention_chunked
 from crossret_kernels.inputs.call import Call, Features, Lengths, as_call, check_traceable

@@ -11,8 +11,8 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from crossret_kernels.cross_attention.options import ScanOptions
-from crossret_kernels.inputs.operands import check_operand
 from crossret_kernels.inputs.options import DIRECTIONS, check_flag, choose, keep_numbers
+from crossret_kernels.inputs.tensors import check_operand
 
 MATCHINGS = ("local", "global")
 LAYER_NORM_EPS = 1e-5

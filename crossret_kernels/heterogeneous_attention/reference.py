@@ -9,9 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from crossret_kernels.cross_attention.reference import scan_attend_reference
-from crossret_kernels.heterogeneous_attention.matching import PairFeatures, first_valid
 from crossret_kernels.heterogeneous_attention.options import LAYER_NORM_EPS, HeterogeneousLayer, HeterogeneousOptions
-from crossret_kernels.heterogeneous_attention.pairs import every_pair
+from crossret_kernels.heterogeneous_attention.pairs import PairFeatures, every_pair, first_valid
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.padded.arithmetic import safe_normalize
 from crossret_kernels.padded.forms import pad_pairs

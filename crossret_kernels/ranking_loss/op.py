@@ -26,7 +26,7 @@ def _loss_like(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
     return scores.new_empty(shape, dtype=torch.float32), scores.new_empty((4, rows), dtype=torch.float32)
 
 
-_TRITON = "ranking_loss.triton.forward:loss", "ranking_loss.triton.backward:gradient"
+_TRITON = "ranking_loss.triton.losses:loss", "ranking_loss.triton.losses:gradient"
 LOSSES = {
     "triton": define("triplet_loss_triton", _OPERANDS, _OPTIONS, _loss_like, made=_MADE, kernels=_TRITON),
     "torch": triplet_loss_torch,

@@ -1,8 +1,11 @@
-"""Attended vectors, weights and relevances of listed pairs in Triton: one program a pair, reading its rows twice."""
+"""Attended vectors, weights and relevances of listed pairs in Triton: one program a pair, reading its rows twice.
+
+Their gradients: ∂L/∂S of each pair first, then gradients of items, summed over their pairs.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -13,6 +16,7 @@ from crossret_kernels.cross_attention.triton.pair import (
     K,
     PairCall,
     attention,
+    attention_gradients,
     context_rows,
     cosines,
     counted_scales,
@@ -22,8 +26,10 @@ from crossret_kernels.cross_attention.triton.pair import (
     query_rows,
     scales,
 )
-from crossret_kernels.cross_attention.triton.pooling import pooled
+from crossret_kernels.cross_attention.triton.pooling import pool_gradients, pooled
 from crossret_kernels.gpu.triton_launch import launch
+from crossret_kernels.gpu.triton_tiles import inverse
+from crossret_kernels.gpu.tuning import AttendedPairs
 
 SIZES = ["D", "query_slots", "context_slots"]
 
@@ -91,3 +97,217 @@ def attend(*arguments: Any) -> tuple[Tensor, ...]:
         arguments = *call.layouts, call.pairs, *out, *call.sizes, *call.numbers
         launch(attend_pairs, (count, 1, 1), arguments, call.kind, call.key, call.warps)
     return scores, attended, weights, relevances
+
+
+class ResultGradients(NamedTuple):
+    """∂L/∂ the results, contiguous; any tensor in place of attended vectors where there are none."""
+
+    scores: Tensor
+    attended: Tensor
+    weights: Tensor
+    relevances: Tensor
+
+
+class PairGradients(NamedTuple):
+    """Numbers of some pairs that the gradients of their items are made of, float32.
+
+    Attributes:
+        similarities: (pairs, C, Q), ∂L/∂s.
+        weights: (pairs, C, Q).
+        of_contexts: (pairs, 2, C): the part of each context's gradient along its unit vector; the row's scale.
+        of_queries: (pairs, 4, Q): the same two of queries; the factor of the attended vector in its gradient; the
+            factor of the query in its gradient.
+    """
+
+    similarities: Tensor
+    weights: Tensor
+    of_contexts: Tensor
+    of_queries: Tensor
+
+
+@triton.jit
+def norm_gradients(s, x, n, dn, both, factor, slope, KIND: tl.constexpr):
+    """∂L/∂s from ∂L/∂n, through the norm along queries and the clip."""
+    if KIND.NORM == "softmax":
+        return n * (dn - tl.sum(n * dn, 1)[:, None])
+    dx = dn
+    if KIND.NORM != "none":
+        along = tl.sum(n * dn, 1)  # by n: squares of x may overflow
+        if KIND.NORM == "l2norm":
+            dx = dn - n * (along * inverse(tl.sqrt(tl.sum(n * n, 1))))[:, None]
+        else:
+            dx = dn - tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, 0.0)) * along[:, None]
+        dx = dx * factor[:, None]
+    if KIND.CLIPS:
+        dx = tl.where(s > 0, dx, dx * slope)
+    return tl.where(both, dx, 0.0)
+
+
+@triton.jit(do_not_specialize=["first", *SIZES])
+def pair_gradients(
+    contexts, queries, pairs, result_grads, pair_grads, first, D, query_slots, context_slots, slope, setting,
+    lambda_lse, KIND: tl.constexpr,
+):  # fmt: skip
+    """`PairGradients` of a pair."""
+    pair = tl.program_id(0).to(tl.int64) + first
+    context, query = pair_items(pairs, pair, KIND)
+    c_rows, c_here, c_place, _ = context_rows(contexts, context, KIND)
+    q_rows, q_here, q_place, _ = query_rows(queries, query, KIND)
+    both = c_here[:, None] & q_here[None, :]
+    # Similarities, lengths and products with the attended vectors' gradients.
+    s = tl.full((KIND.C, KIND.Q), 0, tl.float32)
+    dp = tl.full((KIND.C, KIND.Q), 0, tl.float32)
+    c_squares = tl.full((KIND.C,), 0, tl.float32)
+    q_squares = tl.full((KIND.Q,), 0, tl.float32)
+    cells = (pair * query_slots + tl.where(q_here, q_place, 0)) * D
+    for d in range(0, D, K):
+        x = load_columns(contexts.features, c_rows, c_here, d, D, KIND)
+        y = load_columns(queries.features, q_rows, q_here, d, D, KIND)
+        s = tl.dot(x, tl.trans(y), s, input_precision=KIND.PRECISION)
+        if KIND.NORMALIZE:
+            c_squares += tl.sum(x.to(tl.float32) * x.to(tl.float32), 1)
+        q_squares += tl.sum(y.to(tl.float32) * y.to(tl.float32), 1)
+        if KIND.ATTENDED:
+            grad = load_columns(result_grads.attended, cells, q_here, d, D, KIND)
+            dp = tl.dot(x.to(tl.float32), tl.trans(grad), dp, input_precision=KIND.SECOND)
+    _, c_scale = scales(c_squares, KIND)
+    lengths, q_scale = counted_scales(q_squares, KIND)
+    s = s * c_scale[:, None] * q_scale[None, :]
+    # Weights and attended vectors, as in the forward pass.
+    x, factor, n = normed(s, both, slope, KIND)
+    p = attention(n, both, setting, KIND)
+    weighted = tl.trans(p * c_scale[:, None])
+    squares = tl.full((KIND.Q,), 0, tl.float32)
+    gram = tl.full((KIND.C, KIND.Q), 0, tl.float32)
+    for d in range(0, D, K):
+        rows = load_columns(contexts.features, c_rows, c_here, d, D, KIND).to(tl.float32)
+        a = tl.dot(weighted, rows, input_precision=KIND.SECOND)
+        squares += tl.sum(a * a, 1)
+        gram = tl.dot(rows, tl.trans(a), gram, input_precision=KIND.SECOND)
+    # Pooling and relevance.
+    r, least, whole = cosines(tl.sum(p * s, 0), squares, lengths)
+    r = tl.where(q_here, r, 0.0)
+    dr = pool_gradients(r, q_here, tl.load(result_grads.scores + pair), lambda_lse, KIND)
+    dr += tl.load(result_grads.relevances + pair * query_slots + q_place, mask=q_here, other=0.0)
+    product = tl.where(q_here & (lengths * squares != 0), dr / least, 0.0)
+    pull = tl.where(whole, dr * r * -1.0, 0.0)
+    of_attended = pull * inverse(squares)
+    of_query = pull * 0.0 if KIND.PROJECTS else pull * inverse(lengths * lengths)
+    places = (pair * query_slots + q_place)[None, :] * context_slots + c_place[:, None]
+    # Gradients by way of attended vectors; all others go through similarities.
+    dp = (dp + gram * of_attended[None, :]) * c_scale[:, None]
+    along = p * dp
+    dp += s * product[None, :] + tl.load(result_grads.weights + places, mask=both, other=0.0)
+    dn = attention_gradients(n, p, dp, both, setting, KIND)
+    ds = norm_gradients(s, x, n, dn, both, factor, slope, KIND) + p * product[None, :]
+    number = tl.program_id(0).to(tl.int64)
+    c, q = tl.arange(0, KIND.C), tl.arange(0, KIND.Q)
+    cells = number * (KIND.C * KIND.Q) + c[:, None] * KIND.Q + q[None, :]
+    tl.store(pair_grads.similarities + cells, ds)
+    tl.store(pair_grads.weights + cells, p)
+    tl.store(pair_grads.of_contexts + number * (2 * KIND.C) + c, tl.sum(ds * s + along, 1))
+    tl.store(pair_grads.of_contexts + number * (2 * KIND.C) + KIND.C + c, c_scale)
+    of_queries = pair_grads.of_queries + number * (4 * KIND.Q) + q
+    tl.store(of_queries, tl.sum(ds * s, 0) + of_query * lengths * lengths)
+    tl.store(of_queries + KIND.Q, q_scale)
+    tl.store(of_queries + 2 * KIND.Q, of_attended)
+    tl.store(of_queries + 3 * KIND.Q, of_query)
+
+
+@triton.jit(do_not_specialize=["first", "D", "query_slots"])
+def sum_pairs(
+    contexts, queries, pairs, order, borders, result_grads, pair_grads, out, first, D, query_slots, KIND: tl.constexpr
+):  # fmt: skip
+    """Adds the contributions of an item's pairs to some columns of its gradient, in the order of the pairs."""
+    steps = tl.cdiv(D, K)
+    item = (tl.program_id(0) // steps).to(tl.int64)
+    d = tl.program_id(0) % steps * K
+    begin, end = tl.load(borders + item), tl.load(borders + item + 1)
+    c, q = tl.arange(0, KIND.C), tl.arange(0, KIND.Q)
+    if KIND.OF_CONTEXTS:
+        rows, here, place, first_place = context_rows(contexts, item, KIND)
+    else:
+        rows, here, place, first_place = query_rows(queries, item, KIND)
+    here = here & (begin + 0 * place < end)  # an item without pairs is not read, as it may be NaN
+    features = contexts.features if KIND.OF_CONTEXTS else queries.features
+    x = load_columns(features, rows, here, d, D, KIND).to(tl.float32)
+    sums = x * 0.0
+    along = tl.sum(sums, 1)
+    coefficient = along
+    scale = along
+    for at in range(begin, end):
+        number = tl.load(order + at)
+        pair = number + first
+        context, query = pair_items(pairs, pair, KIND)
+        cells = number * (KIND.C * KIND.Q) + c[:, None] * KIND.Q + q[None, :]
+        ds = tl.load(pair_grads.similarities + cells)
+        of_contexts = pair_grads.of_contexts + number * (2 * KIND.C) + c
+        of_queries = pair_grads.of_queries + number * (4 * KIND.Q) + q
+        if KIND.OF_CONTEXTS:
+            p = tl.load(pair_grads.weights + cells)
+            q_rows, q_here, q_place, _ = query_rows(queries, query, KIND)
+            other = load_columns(queries.features, q_rows, q_here, d, D, KIND).to(tl.float32)
+            other = other * tl.load(of_queries + KIND.Q)[:, None]
+            sums = tl.dot(ds, other, sums, input_precision=KIND.SECOND)
+            scale = tl.load(of_contexts + KIND.C)
+            a = tl.dot(tl.trans(p * scale[:, None]), x, input_precision=KIND.SECOND)
+            a = a * tl.load(of_queries + 2 * KIND.Q)[:, None]
+            if KIND.ATTENDED:
+                grads = (pair * query_slots + tl.where(q_here, q_place, 0)) * D
+                a += load_columns(result_grads.attended, grads, q_here, d, D, KIND)
+            sums = tl.dot(p, a, sums, input_precision=KIND.SECOND)
+            along += tl.load(of_contexts)
+        else:
+            c_rows, c_here, _, _ = context_rows(contexts, context, KIND)
+            other = load_columns(contexts.features, c_rows, c_here, d, D, KIND).to(tl.float32)
+            other = other * tl.load(of_contexts + KIND.C)[:, None]
+            sums = tl.dot(tl.trans(ds), other, sums, input_precision=KIND.SECOND)
+            scale = tl.load(of_queries + KIND.Q)
+            coefficient += tl.load(of_queries + 3 * KIND.Q)
+            along += tl.load(of_queries)
+    if KIND.NORMALIZE:  # gradient of x / ‖x‖: the part along x is taken out
+        coefficient -= along
+    sums += x * (scale * coefficient)[:, None]
+    if KIND.NORMALIZE:
+        sums = sums * scale[:, None]
+    k = d + tl.arange(0, K)
+    cells = out + (first_place + tl.where(here, place, 0))[:, None] * D + k[None, :]
+    inside = here[:, None] if KIND.EVEN else here[:, None] & (k < D)[None, :]
+    if first > 0:
+        sums += tl.load(cells, mask=inside, other=0.0)
+    tl.store(cells, sums, mask=inside)
+
+
+def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """`crossret::scan_attend_triton_backward`: gradients of regions and words, in their dtype, or empty."""
+    call = PairCall(*arguments[4:-2])
+    result_grads = ResultGradients(*(grad.contiguous() for grad in arguments[:4]))
+    if not call.kind.ATTENDED:
+        result_grads = result_grads._replace(attended=result_grads.scores)
+    of_regions, of_words = arguments[-2:]
+    wanted = (of_regions, of_words) if not call.kind.COLUMN else (of_words, of_regions)
+    count, dtype = call.pairs.size(0), call.sides[0].features.dtype
+    c, q = call.kind.C, call.kind.Q
+    most = max(1, AttendedPairs.CELL_BYTES // (8 * c * q))
+    whole = count <= most  # one launch sums all pairs, and rounds its sums
+    options: dict[str, Any] = {"dtype": dtype if whole else torch.float32, "memory_format": torch.contiguous_format}
+    features = (side.features if own else side.features[:0] for side, own in zip(call.sides, wanted, strict=True))
+    results = [torch.zeros_like(x, **options) for x in features]
+    sizes = (min(count, most), c, q), (min(count, most), c, q), (min(count, most), 2, c), (min(count, most), 4, q)
+    pair_grads = PairGradients(*(torch.empty(size, dtype=torch.float32, device=call.pairs.device) for size in sizes))
+    for first in range(0, count, most):
+        pairs = call.pairs[first : first + most]
+        of_pairs = *call.layouts, call.pairs, result_grads, pair_grads, first, *call.sizes, *call.numbers[:3]
+        launch(pair_gradients, (len(pairs), 1, 1), of_pairs, call.kind, call.key, call.warps)
+        for of_contexts in (True, False):
+            place = int(not of_contexts)
+            side, out = call.sides[place], results[place]
+            if not wanted[place] or not out.numel():
+                continue
+            items, order = pairs[:, call.kind.COLUMN if of_contexts else 1 - call.kind.COLUMN].sort(stable=True)
+            borders = torch.searchsorted(items, torch.arange(side.n_items + 1, device=items.device))
+            grid, kind = (side.n_items * -(-call.dim // K.value), 1, 1), call.kind._replace(OF_CONTEXTS=of_contexts)
+            of_items = *call.layouts, call.pairs, order, borders, result_grads, pair_grads, out, first, *call.sizes[:2]
+            launch(sum_pairs, grid, of_items, kind, (call.key, whole), call.warps)
+    made = [(x if own else x.new_empty(0)).to(dtype) for x, own in zip(results, wanted, strict=True)]
+    return (made[0], made[1]) if not call.kind.COLUMN else (made[1], made[0])

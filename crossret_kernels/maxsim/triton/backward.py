@@ -100,8 +100,15 @@ def block_of(side, number, sizes, KIND: tl.constexpr):
 
 
 @triton.jit
-def run_of(begin, end, n_runs, left):
-    """(Begin, end) of one of the runs that a sum is shared out into; of a block without rows they are one."""
+def run_of(listed, own, count, sizes, left, KIND: tl.constexpr):
+    """(Begin, end) of one of the runs that a sum is shared out into, over so many of the others or, where LISTED, the
+    item's pairs; of a block without rows they are one.
+    """
+    if KIND.LISTED:
+        begin, end = tl.load(listed.begins + own), tl.load(listed.begins + own + 1)
+    else:
+        begin, end = 0, count
+    n_runs = decoded(sizes.n_runs)
     length = tl.cdiv(end - begin, n_runs)
     begin += tl.program_id(2) * length
     return begin, tl.where(left > 0, tl.minimum(begin + length, end), begin)
@@ -182,10 +189,8 @@ def query_gradients(queries, contexts, tables, pairs, listed, grads, found, sums
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     total = tl.full((ROWS, WIDTH), 0, tl.float32)
     along = tl.full((ROWS,), 0, tl.float32)
-    if KIND.LISTED:
-        begin, end = run_of(tl.load(listed.begins + own), tl.load(listed.begins + own + 1), decoded(sizes.n_runs), left)
-    else:
-        begin, end = run_of(0, decoded(sizes.n_items), decoded(sizes.n_runs), left)
+    begin, end = run_of(listed, own, decoded(sizes.n_items), sizes, left, KIND)
+    if not KIND.LISTED:
         place += start_of(tables, own, sizes.index_query)
     for number in range(begin, end, STEP):
         inside = (number + ahead < end) & (slot < left)
@@ -258,8 +263,8 @@ def context_gradients(contexts, queries, tables, pairs, listed, grads, found, su
     own, start, row, first, left = block_of(contexts, tl.program_id(0), sizes, KIND)
     total = tl.full((ROWS, WIDTH), 0, tl.float32)
     along = tl.full((ROWS,), 0, tl.float32)
+    begin, end = run_of(listed, own, decoded(sizes.n_queries), sizes, left, KIND)
     if KIND.LISTED:
-        begin, end = run_of(tl.load(listed.begins + own), tl.load(listed.begins + own + 1), decoded(sizes.n_runs), left)
         for number in range(begin, end):
             local = tl.load(listed.order + number)
             item = tl.load(pairs + 2 * local + 1 - KIND.CONTEXT_COLUMN)
@@ -278,7 +283,6 @@ def context_gradients(contexts, queries, tables, pairs, listed, grads, found, su
                     total, along, best, weights, cells, start, query_row + within, offsets, queries, found, KIND
                 )  # fmt: skip
     else:
-        begin, end = run_of(0, decoded(sizes.n_queries), decoded(sizes.n_runs), left)
         for piece in range(begin, end, STEP):
             number = piece + tl.arange(0, STEP)
             inside = number < end

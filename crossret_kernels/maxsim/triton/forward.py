@@ -29,7 +29,6 @@ from crossret_kernels.maxsim.triton.maxima import (
     better,
     disordered,
     ordered,
-    soft_of_columns,
 )
 from crossret_kernels.maxsim.triton.rows import item_rows
 
@@ -175,12 +174,10 @@ def best_of_group(queries, q_offsets, q_scales, q, contexts, tables, group, out,
         else:
             s, which = best_of_depth(s, COLUMNS, KIND.INDEX)
             best, depths = better(best, depths, s, step * (N // COLUMNS) + which, KIND.INDEX)
-    if KIND.SOFT:
-        return soft_of_columns(best, depths, decoded(sizes.bits), out.temperature)
-    places = depths
-    if KIND.INDEX:
-        places = depths * width + (tl.arange(0, COLUMNS) >> decoded(sizes.bits))[None, :]
-    return best_of_columns(best, places, decoded(sizes.bits), KIND.INDEX)
+    if KIND.INDEX and not KIND.SOFT:
+        depths = depths * width + (tl.arange(0, COLUMNS) >> decoded(sizes.bits))[None, :]
+    temperature = out.temperature if KIND.SOFT else 0.0
+    return best_of_columns(best, depths, decoded(sizes.bits), temperature, KIND.SOFT, KIND.INDEX)
 
 
 @triton.jit
@@ -209,13 +206,21 @@ def pooled(found, inside, KIND: tl.constexpr):
 
 
 @triton.jit
-def store_soft(out, cells, chosen, greatest, sums, KIND: tl.constexpr):
-    """Stores soft maxima (M, COLUMNS) and where INDEX what they are made of, in cells (COLUMNS, M)."""
-    sums = tl.maximum(sums, 1.0, propagate_nan=tl.PropagateNan.ALL)  # 0 of an item without rows
-    if KIND.INDEX:
-        tl.store(out.indices + cells, tl.trans(greatest), mask=chosen)
-        tl.store(out.weights + cells, tl.trans(1.0 / sums), mask=chosen)
-    tl.store(out.maxima + cells, tl.trans(greatest + tl.log2(sums) * LN_2 * out.temperature), mask=chosen)
+def store_found(out, cells, chosen, found, others, last, KIND: tl.constexpr):
+    """Stores in cells (COLUMNS, M) what was found, (M, COLUMNS): maxima, and where INDEX their places, up to the item's
+    last; of SOFT the greatest and the sums, the soft maxima and where INDEX what they are made of.
+    """
+    if KIND.SOFT:
+        sums = tl.maximum(others, 1.0, propagate_nan=tl.PropagateNan.ALL)  # 0 of an item without rows
+        if KIND.INDEX:
+            tl.store(out.indices + cells, tl.trans(found), mask=chosen)
+            tl.store(out.weights + cells, tl.trans(1.0 / sums), mask=chosen)
+        tl.store(out.maxima + cells, tl.trans(found + tl.log2(sums) * LN_2 * out.temperature), mask=chosen)
+    else:
+        if KIND.INDEX:
+            tl.store(out.indices + cells, tl.minimum(tl.trans(others), last[:, None]), mask=chosen)
+        if KIND.VALUES:
+            tl.store(out.maxima + cells, tl.trans(found), mask=chosen)
 
 
 @triton.jit
@@ -284,13 +289,7 @@ def best_of_tiles(queries, contexts, tables, out, sizes, KIND: tl.constexpr):
             cells = ((item - decoded(sizes.first_item)) * decoded(sizes.strides.index_context))[:, None] + slots[
                 None, :
             ]
-            if KIND.SOFT:
-                store_soft(out, cells, chosen, found, places, KIND)
-            else:
-                if KIND.INDEX:
-                    tl.store(out.indices + cells, tl.minimum(tl.trans(places), last[:, None]), mask=chosen)
-                if KIND.VALUES:
-                    tl.store(out.maxima + cells, tl.trans(found), mask=chosen)
+            store_found(out, cells, chosen, found, places, last, KIND)
         else:
             for place in range(n_own):
                 score = pooled(found, owners == place, KIND)
@@ -339,11 +338,10 @@ def best_of_items(queries, contexts, tables, pairs, out, sizes, KIND: tl.constex
             offsets = query_begin + within * decoded(sizes.queries.row) * KIND.UNIT
             scales, q = query_rows(queries, query_row + within, offsets, KIND)
             found, places = best_of_group(queries, offsets, scales, q, contexts, tables, group, out, sizes, KIND)
-            places = places if KIND.SOFT else tl.minimum(places, last[None, :])
             of_piece = pooled(found, inside, KIND)
             if KIND.POOLING == "max":
                 slot = first_of(found, inside, of_piece, slots)
-                place = tl.sum(tl.where(slots[:, None] == slot[None, :], places, 0), 0)
+                place = tl.sum(tl.where(slots[:, None] == slot[None, :], tl.minimum(places, last[None, :]), 0), 0)
                 # The first piece's stays among equals, and NaN always does.
                 greater = ((pool == pool) & ~(of_piece <= pool)) | (piece == 0)
                 pool = tl.where(greater, of_piece, pool)
@@ -352,13 +350,7 @@ def best_of_items(queries, contexts, tables, pairs, out, sizes, KIND: tl.constex
             else:
                 pool += of_piece
                 chosen = wanted[:, None] & inside[None, :]
-                if KIND.SOFT:
-                    store_soft(out, cells[:, None] + slots[None, :], chosen, found, places, KIND)
-                else:
-                    if KIND.INDEX:
-                        tl.store(out.indices + cells[:, None] + slots[None, :], tl.trans(places), mask=chosen)
-                    if KIND.VALUES:
-                        tl.store(out.maxima + cells[:, None] + slots[None, :], tl.trans(found), mask=chosen)
+                store_found(out, cells[:, None] + slots[None, :], chosen, found, places, last, KIND)
         if KIND.INDEX or KIND.VALUES:
             if KIND.POOLING == "max":
                 wanted = wanted & (pool_slot < n_rows)

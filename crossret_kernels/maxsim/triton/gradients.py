@@ -22,9 +22,8 @@ from crossret_kernels.maxsim.triton.backward import (
 )
 from crossret_kernels.maxsim.triton.call import MaxSimCall
 from crossret_kernels.maxsim.triton.found import soft_found
-from crossret_kernels.maxsim.triton.parts import GradientPart
 from crossret_kernels.maxsim.triton.soft import soft_gradients
-from crossret_kernels.maxsim.triton.windows import windows
+from crossret_kernels.maxsim.triton.windows import Window, windows
 
 
 def gradients(grad_scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
@@ -39,7 +38,10 @@ def gradients(grad_scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
         for side, needed in zip(sides, wanted, strict=True)
     ]
     if not is_empty and any(wanted):
-        _add_all(call, grad_scores, wanted, outs)
+        for part in windows(call, index=True):  # what was found of one is gone with the next
+            for of_contexts, needed, out in zip((True, False), wanted, outs, strict=True):
+                if needed:
+                    add(part, grad_scores, of_contexts, out)
         outs = [_unordered(out, side) if want else out for out, side, want in zip(outs, sides, wanted, strict=True)]
     return call.in_order(*outs)
 
@@ -51,20 +53,9 @@ def _unordered(out: Tensor, side: Side) -> Tensor:
     return torch.empty_like(out).scatter_(1, side.places.unsqueeze(2).expand(out.shape), out)
 
 
-def _add_all(call: MaxSimCall, grads: Tensor, wanted: tuple[bool, bool], outs: list[Tensor]) -> None:
-    """All pairs, part by part within the workspace; what was found of a part is gone with the next."""
-    for window in windows(call, index=True):
-        plan, operands, found, first, count, pairs = window
-        own = grads if pairs is None else grads[first : first + count]
-        items = (first, count) if pairs is None else (0, call.n_contexts)
-        part = GradientPart(call, plan, operands, own, pairs, found, *items, first > 0)
-        for of_contexts, needed, out in zip((True, False), wanted, outs, strict=True):
-            if needed:
-                add(part, of_contexts, out)
-
-
-def add(part: GradientPart, of_contexts: bool, out: Tensor) -> None:
+def add(part: Window, grad_scores: Tensor, of_contexts: bool, out: Tensor) -> None:
     """Gradients of one side, to all that is in this part."""
+    (grads, strides), (first, count) = part.grads(grad_scores), part.items
     call, plan, found, blocks = part.call, part.plan, part.plan.kind, part.blocks(of_contexts)
     own, others = (call.contexts, call.queries) if of_contexts else (call.queries, call.contexts)
     of_own, of_others = call.sizes if of_contexts else call.sizes[::-1]
@@ -73,7 +64,7 @@ def add(part: GradientPart, of_contexts: bool, out: Tensor) -> None:
     in_registers = multiplied and found.PRECISION == "ieee"
     step = part.blocks(not of_contexts).rows if call.soft else SumMax.QUERIES if of_contexts else SumMax.ITEMS
     step = min(step, 16) if in_registers else step
-    n_others = part.count if not of_contexts else call.n_queries if call.soft else plan.pitch
+    n_others = count if not of_contexts else call.n_queries if call.soft else plan.pitch
     if part.pairs is not None:
         n_others = part.pairs.size(0) // own.n_items
     width = SumMax.SOFT_WIDTH if call.soft and not in_registers else SumMax.WIDTH
@@ -92,18 +83,18 @@ def add(part: GradientPart, of_contexts: bool, out: Tensor) -> None:
     alongs = torch.empty(n_runs, of_own.n_rows if n_runs > 1 else 1, dtype=torch.float32, device=out.device)
     sums = GradientSums(out, alongs.new_empty(*alongs.shape, found.D) if n_runs > 1 else alongs, alongs)
     plain = GradientSizes(
-        of_own, of_others, *part.strides, plan.pitch, plan.found_slots, n_runs, part.first,
-        part.count, blocks.first_item, blocks.of_item, call.n_queries if call.soft else plan.pitch,
+        of_own, of_others, *strides, plan.pitch, plan.found_slots, n_runs, first,
+        count, blocks.first_item, blocks.of_item, call.n_queries if call.soft else plan.pitch,
         int(part.adds(of_contexts)),
     )  # fmt: skip
     sizes = encoded_sizes(plain)
-    key = call.key(of_contexts, max(plan.pitch, *part.strides) >= 2**30 - 2)
+    key = call.key(of_contexts, max(plan.pitch, *strides) >= 2**30 - 2)
     side, other = part.operands if of_contexts else part.operands[::-1]
     listed = part.listed(found.CONTEXT_COLUMN if of_contexts else 1 - found.CONTEXT_COLUMN)
     # In a tuple, kernels would be compiled for where their memory begins.
     pairs = part.found.indices if part.pairs is None else part.pairs
     best = soft_found(call, part.found) if call.soft else part.found
-    arguments: tuple[Any, ...] = (side, other, plan.tables, pairs, listed, part.grads, best, sums, sizes)
+    arguments: tuple[Any, ...] = (side, other, plan.tables, pairs, listed, grads, best, sums, sizes)
     kernel = soft_gradients if call.soft else context_gradients if of_contexts else query_gradients
     warps = 8 if in_registers or (call.soft and kind.WIDTH > SumMax.WIDTH) else 4
     launch(kernel, (blocks.n_blocks, n_columns, n_runs), arguments, kind, key, warps)

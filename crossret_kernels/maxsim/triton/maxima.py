@@ -54,22 +54,25 @@ def disordered(order):
 
 
 @triton.jit
-def best_of_columns(best, places, bits, INDEX: tl.constexpr):
-    """The best of all columns of an item, in each of them, and where INDEX the first place that has it."""
+def best_of_columns(best, others, bits, temperature, SOFT: tl.constexpr, INDEX: tl.constexpr):
+    """The best of all columns of an item, in each; of SOFT its sum, or where INDEX the first place that has it."""
     M: tl.constexpr = best.shape[0]
     COLUMNS: tl.constexpr = best.shape[1]
-    order = ordered(best)
+    order = best if SOFT else ordered(best)
     for bit in tl.static_range(7):
         if 1 << bit < COLUMNS:  # noqa: SIM102 (known when it is compiled)
             if bits == bit:
                 shape: tl.constexpr = (M, COLUMNS >> bit, 1 << bit)
                 cells = tl.reshape(order, shape)
                 top = tl.broadcast_to(tl.max(cells, 1, keep_dims=True), shape)
-                if INDEX:
-                    first = tl.min(tl.where(cells == top, tl.reshape(places, shape), BEYOND), 1, keep_dims=True)
-                    places = tl.reshape(tl.broadcast_to(first, shape), (M, COLUMNS))
+                if SOFT:
+                    shares = tl.reshape(others, shape) * exponential(cells, top, temperature)
+                    others = tl.reshape(tl.broadcast_to(tl.sum(shares, 1, keep_dims=True), shape), (M, COLUMNS))
+                elif INDEX:
+                    first = tl.min(tl.where(cells == top, tl.reshape(others, shape), BEYOND), 1, keep_dims=True)
+                    others = tl.reshape(tl.broadcast_to(first, shape), (M, COLUMNS))
                 order = tl.reshape(top, (M, COLUMNS))
-    return disordered(order), places
+    return order if SOFT else disordered(order), others
 
 
 @triton.jit
@@ -86,20 +89,3 @@ def add_exponentials(best, sums, s, temperature):
 def exponential(x, greatest, temperature):
     """exp((x − greatest) / τ): 0 for x = −∞, whatever the greatest is, and NaN for NaN."""
     return tl.exp2((x - tl.where(greatest > float("-inf"), greatest, 0.0)) * (LOG2_E / temperature))
-
-
-@triton.jit
-def soft_of_columns(best, sums, bits, temperature):
-    """The soft maximum of all columns of an item, in each of them."""
-    M: tl.constexpr = best.shape[0]
-    COLUMNS: tl.constexpr = best.shape[1]
-    for bit in tl.static_range(7):
-        if 1 << bit < COLUMNS:  # noqa: SIM102 (known when it is compiled)
-            if bits == bit:
-                shape: tl.constexpr = (M, COLUMNS >> bit, 1 << bit)
-                cells = tl.reshape(best, shape)
-                top = tl.broadcast_to(tl.max(cells, 1, keep_dims=True), shape)
-                shares = tl.reshape(sums, shape) * exponential(cells, top, temperature)
-                sums = tl.reshape(tl.broadcast_to(tl.sum(shares, 1, keep_dims=True), shape), (M, COLUMNS))
-                best = tl.reshape(top, (M, COLUMNS))
-    return best, sums

@@ -41,11 +41,8 @@ def soft_gradients(side, others, tables, pairs, listed, grads, found, sums, size
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     total = tl.full((ROWS, WIDTH), 0, tl.float32)
     along = tl.full((ROWS,), 0, tl.float32)
-    if KIND.LISTED:
-        begin, end = run_of(tl.load(listed.begins + own), tl.load(listed.begins + own + 1), decoded(sizes.n_runs), left)
-    else:
-        n_others = decoded(sizes.n_queries) if KIND.OF_CONTEXTS else decoded(sizes.n_items)
-        begin, end = run_of(0, n_others, decoded(sizes.n_runs), left)
+    n_others = decoded(sizes.n_queries) if KIND.OF_CONTEXTS else decoded(sizes.n_items)
+    begin, end = run_of(listed, own, n_others, sizes, left, KIND)
     for number in range(begin, end):
         if KIND.LISTED:
             local = tl.load(listed.order + number)
