@@ -333,20 +333,18 @@ def retrieve(
 
     if candidates is not None or return_alignment:
         device, empty = device_of(queries, documents), empty_score is not None
+        given = (queries, query_lengths, query_mask), (documents, document_lengths, document_mask)
         own, corpus = (
-            FeatureBlocks.of(features, lengths, mask, names=names, device=device, empty=empty)
-            for features, lengths, mask, names in (
-                (queries, query_lengths, query_mask, QUERIES),
-                (documents, document_lengths, document_mask, DOCUMENTS),
-            )
+            FeatureBlocks.of(*side, names=names, device=device, empty=empty)
+            for side, names in zip(given, NAMES, strict=True)
         )
     if candidates is not None:
 
         def score_pairs(some: Any, others: Any, pairs: Tensor, /) -> Tensor:
             return scores_of(sides_of(some, others), pairs.to(device))
 
-        given = as_candidates(candidates, "candidates")
-        values, indices = candidate_topk(score_pairs, own, corpus, given, k=k, progress=progress)
+        asked = as_candidates(candidates, "candidates")
+        values, indices = candidate_topk(score_pairs, own, corpus, asked, k=k, progress=progress)
         values, indices = values.to(device), indices.to(device)
     else:
 

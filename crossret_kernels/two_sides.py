@@ -100,14 +100,9 @@ def scores_like(*arguments: Any) -> Tensor:
     return features.new_empty(shape, dtype=torch.float32)
 
 
-def scores_both_ways_like(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """Scores without values of both directions."""
-    return scores_like(*arguments), scores_like(*arguments)
-
-
-def scores_and_indices_like(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """Scores and `indices_like`."""
-    return scores_like(*arguments), indices_like(*arguments)
+def several_like(*likes: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, ...]]:
+    """Makes several results without values."""
+    return lambda *arguments: tuple(like(*arguments) for like in likes)
 
 
 def indices_like(*arguments: Any) -> Tensor:

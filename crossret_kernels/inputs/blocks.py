@@ -90,6 +90,7 @@ class FeatureBlocks:
         block_rows: how many rows a block may have, unless a single item has more.
         staging: (≥ block_rows, D) what blocks of an array are read into; empty for tensors.
         device: where such blocks go.
+        factors: (n, …) what is kept of the items besides, the last of what a block then has; None where nothing is.
     """
 
     values: Array | Sequence[Array]
@@ -99,6 +100,7 @@ class FeatureBlocks:
     block_rows: int
     staging: Tensor
     device: torch.device
+    factors: Array | None = None
 
     @classmethod
     def of(
@@ -111,6 +113,7 @@ class FeatureBlocks:
         device: torch.device,
         dtype: torch.dtype | None = None,
         empty: bool = False,
+        factors: Array | None = None,
     ) -> FeatureBlocks:
         """Checks one side as `as_ragged` does, the whole of it, without reading or copying features.
 
@@ -147,7 +150,9 @@ class FeatureBlocks:
         longest = int(offsets.diff().max()) if len(ragged) else 0
         rows = min(max(block_rows, longest), int(offsets[-1])) if isinstance(values, np.ndarray) else 0
         staging = torch.empty(rows, dim, dtype=dtype)
-        return cls(values, offsets, sizes, ragged.mask, block_rows, staging, device)
+        if factors is not None and len(factors) != len(ragged):
+            raise ValueError(f"factors must be those of {len(ragged)} items, not of {len(factors)}")
+        return cls(values, offsets, sizes, ragged.mask, block_rows, staging, device, factors)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -163,8 +168,11 @@ class FeatureBlocks:
             start = stop
         return runs
 
-    def __getitem__(self, run: slice) -> tuple[Features, Tensor | None, Tensor | None]:
+    def __getitem__(self, run: slice) -> tuple[Any, ...]:
         """Views of tensors; of an array a copy, which the next one takes the place of."""
+        return (*self._block(run), *(() if self.factors is None else (self.factors[run],)))
+
+    def _block(self, run: slice) -> tuple[Features, Tensor | None, Tensor | None]:
         if not isinstance(self.values, (Tensor, np.ndarray)):
             return [self._item(item) for item in self.values[run]], None, None
         if self.values.ndim == 3:
@@ -218,27 +226,6 @@ class FeatureBlocks:
                 np.copyto(block.numpy(), values)
         release_pages(values)
         return block.to(self.device)
-
-
-class WithFactors:
-    """One side's features, and in every block what is kept of its items besides: `factors`, (n, …)."""
-
-    def __init__(self, blocks: FeatureBlocks, factors: Array) -> None:
-        if len(factors) != len(blocks):
-            raise ValueError(f"factors must be those of {len(blocks)} items, not of {len(factors)}")
-        self.blocks = blocks
-        self.factors = factors
-
-    def __len__(self) -> int:
-        return len(self.blocks)
-
-    def runs(self, most: int) -> list[slice]:
-        """Runs of the features."""
-        return self.blocks.runs(most)
-
-    def __getitem__(self, run: slice) -> tuple[Features, Tensor | None, Tensor | None, Array]:
-        """(features, lengths, mask, factors) of the items of one run."""
-        return *self.blocks[run], self.factors[run]
 
 
 def device_of(*sides: Features) -> torch.device:

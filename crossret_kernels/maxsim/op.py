@@ -24,10 +24,9 @@ from crossret_kernels.two_sides import (
     PLAIN_SIDES,
     SIDES,
     indices_like,
-    scores_and_indices_like,
-    scores_both_ways_like,
     scores_like,
     serve,
+    several_like,
 )
 
 WEIGHTS = "region_weights", "word_weights"
@@ -46,24 +45,20 @@ SCORES = {
 }
 LISTED = define("maxsim_scores_listed", LISTED_SIDES, MAXSIM_OPTIONS, scores_like)
 # Both directions of one product: other backends take one for each.
+_TWO, _BOTH = "(Tensor, Tensor)", (MAXSIM_OPTIONS, several_like(scores_like, scores_like))
 BOTH_WAYS = {
-    "cpu": define(
-        "maxsim_both", SIDES, MAXSIM_OPTIONS, scores_both_ways_like, made="(Tensor, Tensor)", results=2, autocast=True
-    ),
+    "cpu": define("maxsim_both", SIDES, *_BOTH, results=2, autocast=True, made=_TWO),
     "torch": maxsim_both_chunked,
     "reference": maxsim_both_reference,
 }
-LISTED_BOTH_WAYS = define(
-    "maxsim_both_listed", LISTED_SIDES, MAXSIM_OPTIONS, scores_both_ways_like, made="(Tensor, Tensor)"
-)
+LISTED_BOTH_WAYS = define("maxsim_both_listed", LISTED_SIDES, *_BOTH, made=_TWO)
 # Similarities of a pair at most: every thread of "cpu" holds a group's with a block. Of longer items either direction
 # is found part by part.
 MOST_CELLS = 2**21
 _ARGMAX_OPTIONS = f"{MAXSIM_OPTIONS}, SymInt? width"
 # The CPU's finds scores by the way.
-SCORES_AND_ARGMAX = define(
-    "maxsim_argmax", PLAIN_SIDES, _ARGMAX_OPTIONS, scores_and_indices_like, made="(Tensor, Tensor)", autocast=True
-)
+_SCORES_AND_INDICES = several_like(scores_like, indices_like)
+SCORES_AND_ARGMAX = define("maxsim_argmax", PLAIN_SIDES, _ARGMAX_OPTIONS, _SCORES_AND_INDICES, made=_TWO, autocast=True)
 ARGMAX = {
     "cpu": lambda *arguments: SCORES_AND_ARGMAX(*arguments)[1],
     "triton": define(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from crossret_kernels.inputs.blocks import Items
 from crossret_kernels.inputs.tensors import Array
-from crossret_kernels.topk.streamed import Progress, check_k, check_progress
+from crossret_kernels.topk.streamed import Progress, check_k, check_progress, merge_topk
 
 NONE = -1  # in the place of a candidate where a query has fewer than others
 
@@ -187,7 +187,5 @@ def _scores(
 def _sorted(scores: Tensor, candidates: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The first k of each row, best first; candidates ascend but for those that are none, which come last."""
     last = torch.iinfo(torch.int64).max
-    indices, order = candidates.masked_fill(candidates == NONE, last).sort(dim=1)
-    values, best = scores.gather(1, order).sort(dim=1, descending=True, stable=True)
-    indices = indices.gather(1, best)[:, :k]
-    return values[:, :k].contiguous(), indices.masked_fill(indices == last, NONE)
+    values, indices = merge_topk([(scores, candidates.masked_fill(candidates == NONE, last))], k)
+    return values, indices.masked_fill(indices == last, NONE)

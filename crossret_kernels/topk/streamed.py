@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossret_kernels.inputs.blocks import FeatureBlocks, ItemBlocks, WithFactors, device_of
+from crossret_kernels.inputs.blocks import FeatureBlocks, ItemBlocks, device_of
 from crossret_kernels.inputs.call import IMAGES_AND_CAPTIONS, Features, Lengths
 from crossret_kernels.inputs.options import choose
 from crossret_kernels.inputs.pairs import QUERIES
@@ -51,18 +51,11 @@ def feature_topk(
     """
     choose("query", query, QUERIES)
     device = device_of(regions, words)
-    images, captions = (
-        FeatureBlocks.of(features, lengths, mask, names=own, device=device, dtype=dtype, empty=empty)
-        for features, lengths, mask, own in (
-            (regions, region_lengths, region_mask, names[0]),
-            (words, word_lengths, word_mask, names[1]),
-        )
-    )
-    sides: list[ItemBlocks[FeatureBlock]] = [
-        blocks if kept is None else WithFactors(blocks, kept)
-        for blocks, kept in zip((images, captions), factors, strict=True)
+    given = (regions, region_lengths, region_mask), (words, word_lengths, word_mask)
+    sides = [
+        FeatureBlocks.of(*own, names=name, device=device, dtype=dtype, empty=empty, factors=kept)
+        for own, name, kept in zip(given, names, factors, strict=True)
     ]
-
     corpus, queries = sides if query == "caption" else sides[::-1]
     return streamed_topk(block_scores(scores, query), queries, corpus, k=k, progress=progress)
 

@@ -15,16 +15,13 @@ from torch import Tensor
 from crossret_kernels.cross_attention.triton.pair import (
     K,
     PairCall,
-    attention,
     attention_gradients,
     context_rows,
     cosines,
-    counted_scales,
     load_columns,
-    normed,
+    pair_attention,
     pair_items,
     query_rows,
-    scales,
 )
 from crossret_kernels.cross_attention.triton.pooling import pool_gradients, pooled
 from crossret_kernels.gpu.triton_launch import launch
@@ -44,24 +41,10 @@ def attend_pairs(
     context, query = pair_items(pairs, pair, KIND)
     c_rows, c_here, c_place, _ = context_rows(contexts, context, KIND)
     q_rows, q_here, q_place, _ = query_rows(queries, query, KIND)
-    both = c_here[:, None] & q_here[None, :]
-    # Similarities and lengths.
-    s = tl.full((KIND.C, KIND.Q), 0, tl.float32)
-    c_squares = tl.full((KIND.C,), 0, tl.float32)
-    q_squares = tl.full((KIND.Q,), 0, tl.float32)
-    for d in range(0, D, K):
-        x = load_columns(contexts.features, c_rows, c_here, d, D, KIND)
-        y = load_columns(queries.features, q_rows, q_here, d, D, KIND)
-        s = tl.dot(x, tl.trans(y), s, input_precision=KIND.PRECISION)
-        if KIND.NORMALIZE:
-            c_squares += tl.sum(x.to(tl.float32) * x.to(tl.float32), 1)
-        q_squares += tl.sum(y.to(tl.float32) * y.to(tl.float32), 1)
-    _, c_scale = scales(c_squares, KIND)
-    lengths, q_scale = counted_scales(q_squares, KIND)
-    s = s * c_scale[:, None] * q_scale[None, :]
-    # Weights, then attended vectors by columns.
-    _, _, n = normed(s, both, slope, KIND)
-    p = attention(n, both, setting, KIND)
+    s, lengths, _q_scale, c_scale, _x, _factor, _n, p = pair_attention(
+        contexts, queries, c_rows, c_here, q_rows, q_here, D, slope, setting, KIND
+    )
+    # Attended vectors by columns.
     weighted = tl.trans(p * c_scale[:, None])
     squares = tl.full((KIND.Q,), 0, tl.float32)
     q_stored = q_place < query_slots
@@ -154,28 +137,12 @@ def pair_gradients(
     c_rows, c_here, c_place, _ = context_rows(contexts, context, KIND)
     q_rows, q_here, q_place, _ = query_rows(queries, query, KIND)
     both = c_here[:, None] & q_here[None, :]
-    # Similarities, lengths and products with the attended vectors' gradients.
-    s = tl.full((KIND.C, KIND.Q), 0, tl.float32)
+    s, lengths, q_scale, c_scale, x, factor, n, p = pair_attention(
+        contexts, queries, c_rows, c_here, q_rows, q_here, D, slope, setting, KIND
+    )
+    # Attended vectors, as in the forward pass, and products with their gradients.
     dp = tl.full((KIND.C, KIND.Q), 0, tl.float32)
-    c_squares = tl.full((KIND.C,), 0, tl.float32)
-    q_squares = tl.full((KIND.Q,), 0, tl.float32)
     cells = (pair * query_slots + tl.where(q_here, q_place, 0)) * D
-    for d in range(0, D, K):
-        x = load_columns(contexts.features, c_rows, c_here, d, D, KIND)
-        y = load_columns(queries.features, q_rows, q_here, d, D, KIND)
-        s = tl.dot(x, tl.trans(y), s, input_precision=KIND.PRECISION)
-        if KIND.NORMALIZE:
-            c_squares += tl.sum(x.to(tl.float32) * x.to(tl.float32), 1)
-        q_squares += tl.sum(y.to(tl.float32) * y.to(tl.float32), 1)
-        if KIND.ATTENDED:
-            grad = load_columns(result_grads.attended, cells, q_here, d, D, KIND)
-            dp = tl.dot(x.to(tl.float32), tl.trans(grad), dp, input_precision=KIND.SECOND)
-    _, c_scale = scales(c_squares, KIND)
-    lengths, q_scale = counted_scales(q_squares, KIND)
-    s = s * c_scale[:, None] * q_scale[None, :]
-    # Weights and attended vectors, as in the forward pass.
-    x, factor, n = normed(s, both, slope, KIND)
-    p = attention(n, both, setting, KIND)
     weighted = tl.trans(p * c_scale[:, None])
     squares = tl.full((KIND.Q,), 0, tl.float32)
     gram = tl.full((KIND.C, KIND.Q), 0, tl.float32)
@@ -184,6 +151,9 @@ def pair_gradients(
         a = tl.dot(weighted, rows, input_precision=KIND.SECOND)
         squares += tl.sum(a * a, 1)
         gram = tl.dot(rows, tl.trans(a), gram, input_precision=KIND.SECOND)
+        if KIND.ATTENDED:
+            grad = load_columns(result_grads.attended, cells, q_here, d, D, KIND)
+            dp = tl.dot(rows, tl.trans(grad), dp, input_precision=KIND.SECOND)
     # Pooling and relevance.
     r, least, whole = cosines(tl.sum(p * s, 0), squares, lengths)
     r = tl.where(q_here, r, 0.0)

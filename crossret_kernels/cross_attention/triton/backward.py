@@ -17,13 +17,16 @@ from torch import Tensor
 from crossret_kernels.cross_attention.triton.attention import (
     LEAST,
     LOWEST,
+    MOST_FACTOR,
     OF_PRODUCTS,
     OF_RELEVANCES,
     OF_SQUARES,
     SHIFT,
+    TINY,
     clip,
     context_scales,
     context_weights,
+    contexts_of,
     gram_cells,
     int64,
     item_of,
@@ -48,7 +51,6 @@ from crossret_kernels.cross_attention.triton.feature_gradients import FeatureSum
 from crossret_kernels.cross_attention.triton.forward import attend_to
 from crossret_kernels.cross_attention.triton.packing import TOGETHER
 from crossret_kernels.cross_attention.triton.pooling import relevance_gradients
-from crossret_kernels.cross_attention.triton.relevances import MOST_FACTOR, TINY
 from crossret_kernels.gpu.triton_launch import launch
 from crossret_kernels.gpu.triton_tiles import bounded, decoded, inverse, share_left
 from crossret_kernels.gpu.tuning import Attention
@@ -220,12 +222,7 @@ def similarity_gradients(run, out, norm_sums, norm_sums_pitch, KIND: tl.constexp
     tile = query_tile(number, run, KIND)
     first_item, _n_items, row, n_rows, here, members, _query_lengths, query_scales = tile
     piece = number % decoded(run.sizes.pieces) if KIND.LISTED else number
-    begin = first_item if KIND.LISTED else tl.program_id(1) * decoded(run.sizes.contexts_per_program)
-    end = (
-        begin + 1
-        if KIND.LISTED
-        else tl.minimum(begin + decoded(run.sizes.contexts_per_program), decoded(run.sizes.n_contexts))
-    )
+    begin, end = contexts_of(tile, run, KIND)
     for item in tl.range(begin, end, num_stages=1):
         context = item_of(run.contexts, item)
         g = kept_rows(run, item, row, here, OF_RELEVANCES, KIND)

@@ -9,11 +9,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from crossret_kernels.cross_attention.triton.attention import int64, item_of, zero_nan
+from crossret_kernels.cross_attention.triton.attention import TINY, int64, item_of, zero_nan
 from crossret_kernels.cross_attention.triton.call import AttentionCall, PackedPart
 from crossret_kernels.cross_attention.triton.chunks import gram_pitch_of, multiply
 from crossret_kernels.cross_attention.triton.packing import Packed, Source
-from crossret_kernels.cross_attention.triton.relevances import TINY
 from crossret_kernels.gpu.triton_launch import encoded, launch
 from crossret_kernels.gpu.triton_tiles import decoded, inverse
 

@@ -16,6 +16,7 @@ from crossret_kernels.cross_attention.triton.attention import (
     SHIFT,
     clip,
     context_weights,
+    contexts_of,
     gram_cells,
     int64,
     item_of,
@@ -25,6 +26,7 @@ from crossret_kernels.cross_attention.triton.attention import (
     row_lengths,
     rows_within,
     similarities,
+    store_relevances,
     weighted_grams,
 )
 from crossret_kernels.cross_attention.triton.call import AttentionCall, replaced
@@ -38,7 +40,6 @@ from crossret_kernels.cross_attention.triton.chunks import (
 )
 from crossret_kernels.cross_attention.triton.packing import STEP
 from crossret_kernels.cross_attention.triton.pooling import NOT_FINITE, POOLED_CONTEXTS, has_nonfinite_row, pool
-from crossret_kernels.cross_attention.triton.relevances import store_relevances
 from crossret_kernels.gpu.triton_launch import launch
 from crossret_kernels.gpu.triton_tiles import bounded, decoded, inverse, product
 from crossret_kernels.gpu.tuning import Attention
@@ -189,12 +190,7 @@ def attend(run, KIND: tl.constexpr):
     N: tl.constexpr = KIND.N
     tile = query_tile(tl.program_id(0), run, KIND)
     _first_item, _n_items, row, _n_rows, here, _members, query_lengths, _query_scales = tile
-    begin = tile[0] if KIND.LISTED else tl.program_id(1) * decoded(run.sizes.contexts_per_program)
-    end = (
-        begin + 1
-        if KIND.LISTED
-        else tl.minimum(begin + decoded(run.sizes.contexts_per_program), decoded(run.sizes.n_contexts))
-    )
+    begin, end = contexts_of(tile, run, KIND)
     for item in tl.range(begin, end, num_stages=1):
         context = item_of(run.contexts, item)
         places = run.kept + int64(item) * decoded(run.sizes.kept_pitch) + row + tl.arange(0, N)

@@ -11,17 +11,15 @@ import triton.language as tl
 from torch import Tensor
 
 from crossret_kernels.backends import UnsupportedByBackend
-from crossret_kernels.cross_attention.attention import FOCAL_SLACK
 from crossret_kernels.cross_attention.options import ScanOptions
+from crossret_kernels.cross_attention.triton.attention import EPS, OF_MEAN
 from crossret_kernels.gpu.sides import Side, both_sides, shared_memory
 from crossret_kernels.gpu.triton_launch import encoded
 from crossret_kernels.gpu.triton_tiles import decoded, inverse
 from crossret_kernels.gpu.tuning import AttendedPairs, slots_for
 
-EPS = tl.constexpr(1e-8)  # the published code's: added to norms after the root, and least denominator of the cosine
 LARGE = tl.constexpr(1e15)  # magnitude from which on similarities are scaled down before squaring
 K = tl.constexpr(AttendedPairs.COLUMNS)
-OF_MEAN = tl.constexpr(1 - FOCAL_SLACK)  # part of its mean from which on a focal weight stays
 ALL, LENGTHS, OFFSETS, MASK = range(4)  # source of an item's number of rows
 
 
@@ -190,6 +188,27 @@ def counted_scales(squares, KIND: tl.constexpr):
     if KIND.PROJECTS:
         lengths = tl.full(lengths.shape, 1.0, tl.float32)
     return lengths, factors
+
+
+@triton.jit
+def pair_attention(contexts, queries, c_rows, c_here, q_rows, q_here, D, slope, setting, KIND: tl.constexpr):
+    """(Similarities (C, Q), lengths and scales of queries, scales of contexts; what `normed` has; the weights)."""
+    s = tl.full((KIND.C, KIND.Q), 0, tl.float32)
+    c_squares = tl.full((KIND.C,), 0, tl.float32)
+    q_squares = tl.full((KIND.Q,), 0, tl.float32)
+    for d in range(0, D, K):
+        x = load_columns(contexts.features, c_rows, c_here, d, D, KIND)
+        y = load_columns(queries.features, q_rows, q_here, d, D, KIND)
+        s = tl.dot(x, tl.trans(y), s, input_precision=KIND.PRECISION)
+        if KIND.NORMALIZE:
+            c_squares += tl.sum(x.to(tl.float32) * x.to(tl.float32), 1)
+        q_squares += tl.sum(y.to(tl.float32) * y.to(tl.float32), 1)
+    _, c_scale = scales(c_squares, KIND)
+    lengths, q_scale = counted_scales(q_squares, KIND)
+    s = s * c_scale[:, None] * q_scale[None, :]
+    both = c_here[:, None] & q_here[None, :]
+    x, factor, n = normed(s, both, slope, KIND)
+    return s, lengths, q_scale, c_scale, x, factor, n, attention(n, both, setting, KIND)
 
 
 @triton.jit

@@ -3,8 +3,15 @@
 import triton
 import triton.language as tl
 
-from crossret_kernels.cross_attention.triton.attention import LOG2_E, OF_RELEVANCES, OF_SQUARES, int64, item_of
-from crossret_kernels.cross_attention.triton.relevances import TO_RECOMPUTE, recompute_cancelled
+from crossret_kernels.cross_attention.triton.attention import (
+    LOG2_E,
+    OF_RELEVANCES,
+    OF_SQUARES,
+    TO_RECOMPUTE,
+    int64,
+    item_of,
+    recompute_cancelled,
+)
 from crossret_kernels.gpu.triton_tiles import decoded, inverse
 from crossret_kernels.gpu.tuning import Attention
 

@@ -118,9 +118,8 @@ def matching_gradients(
         for first_c in range(0, n_c, ROWS):
             c = first_c + tl.arange(0, ROWS)
             inverse_c = inverse_lengths(squares_c, c, c < n_c)
-            cosines = tile_of_cosines(products, inverse_c, inverse_q, c, q, n_c, n_q, queries)
-            made, _ = cosine_gradients(
-                cosines, weights, attended, coefficients, c, q, n_c, n_q, queries, lambda_softmax
+            made, _, cosines = cosine_gradients(
+                products, inverse_c, inverse_q, weights, attended, coefficients, c, q, n_c, n_q, queries, lambda_softmax
             )
             sums += tl.sum(made * cosines, 0)
         tl.store(of_q + pair * queries + q, -sums * inverse_q * inverse_q, mask=q < n_q)
@@ -131,9 +130,8 @@ def matching_gradients(
         for first_q in range(0, n_q, ROWS):
             q = first_q + tl.arange(0, ROWS)
             inverse_q = inverse_lengths(squares_q, q, q < n_q)
-            cosines = tile_of_cosines(products, inverse_c, inverse_q, c, q, n_c, n_q, queries)
-            made, turned = cosine_gradients(
-                cosines, weights, attended, coefficients, c, q, n_c, n_q, queries, lambda_softmax
+            made, turned, cosines = cosine_gradients(
+                products, inverse_c, inverse_q, weights, attended, coefficients, c, q, n_c, n_q, queries, lambda_softmax
             )
             sums += tl.sum(made * cosines + turned, 1)
         tl.store(of_c + pair * contexts + c, -sums * inverse_c * inverse_c, mask=c < n_c)
@@ -144,9 +142,8 @@ def matching_gradients(
         for first_q in range(0, queries, ROWS):
             q = first_q + tl.arange(0, ROWS)
             inverse_q = inverse_lengths(squares_q, q, q < n_q)
-            cosines = tile_of_cosines(products, inverse_c, inverse_q, c, q, n_c, n_q, queries)
-            made, _ = cosine_gradients(
-                cosines, weights, attended, coefficients, c, q, n_c, n_q, queries, lambda_softmax
+            made, _, _ = cosine_gradients(
+                products, inverse_c, inverse_q, weights, attended, coefficients, c, q, n_c, n_q, queries, lambda_softmax
             )
             made = made * inverse_c[:, None] * inverse_q[None, :]
             inside = (c < contexts)[:, None] & (q < queries)[None, :]
@@ -169,8 +166,11 @@ def matching_gradients(
 
 
 @triton.jit
-def cosine_gradients(cosines, weights, attended, coefficients, c, q, n_c, n_q, queries, lambda_softmax):
-    """(∂L/∂cosines of some contexts and queries, weight · (Gram matrix · weight) · 2 ∂L/∂‖a‖² of each)."""
+def cosine_gradients(
+    products, inverse_c, inverse_q, weights, attended, coefficients, c, q, n_c, n_q, queries, lambda_softmax
+):  # fmt: skip
+    """(∂L/∂cosines of some contexts and queries, weight · (Gram matrix · weight) · 2 ∂L/∂‖a‖² of each; the cosines)."""
+    cosines = tile_of_cosines(products, inverse_c, inverse_q, c, q, n_c, n_q, queries)
     of_product = tl.load(coefficients + q, mask=q < n_q, other=0.0)[None, :]
     of_square = tl.load(coefficients + queries + q, mask=q < n_q, other=0.0)[None, :]
     along = tl.load(coefficients + 2 * queries + q, mask=q < n_q, other=0.0)[None, :]
@@ -179,7 +179,7 @@ def cosine_gradients(cosines, weights, attended, coefficients, c, q, n_c, n_q, q
     w = tl.load(weights + at, mask=inside, other=0.0)
     turned = of_square * tl.load(attended + at, mask=inside, other=0.0)
     made = w * (of_product + lambda_softmax * (of_product * cosines + turned - along))
-    return made, w * turned
+    return made, w * turned, cosines
 
 
 @triton.jit(
@@ -271,21 +271,19 @@ class _LayerGradients:
 
     def _matching(self, part: PairPart, grads: Tensor, made: LayerState) -> tuple[list[Tensor], list[Tensor]]:
         """∂L/∂matched rows, less a multiple of each row, and these multiples; images first."""
-        call, multiples = self.call, [torch.zeros_like(x) for x in made.squares]
-        images, captions = (side.part(*where) for side, where in zip(call.sides, part, strict=True))
-        (c, contexts), (q, queries) = ((0, images), (1, captions)) if call.kind.T2I else ((1, captions), (0, images))
-        coefficients = call.gain.new_empty(3 * len(made.squares[q]))
+        call, multiples = self.call, [torch.zeros_like(side.squares) for side in made.sides]
+        parts = [side.part(*where) for side, where in zip(call.sides, part, strict=True)]
+        (contexts, queries), (c, q) = parts[:: call.order], made.sides[:: call.order]
+        coefficients = call.gain.new_empty(3 * len(q.squares))
         of_part = grads[part.images[0] :, part.captions[0] :]
         call.run(
-            matching_gradients, len(made.products), made.products, made.grams, made.squares[c], made.squares[q],
-            contexts.lengths, queries.lengths, *made.matching, coefficients, of_part, multiples[c], multiples[q],
-            call.lambda_softmax, call.lambda_lse, captions.items, contexts.rows, queries.rows, grads.stride(0),
+            matching_gradients, len(made.products), made.products, made.grams, c.squares, q.squares, contexts.lengths,
+            queries.lengths, *made.matching, coefficients, of_part, *multiples[:: call.order], call.lambda_softmax,
+            call.lambda_lse, parts[1].items, contexts.rows, queries.rows, grads.stride(0),
         )  # fmt: skip
         products, grams = (x.to(call.dtype) for x in (made.products, made.grams))
-        of_contexts = torch.bmm(products, made.rows[q])
-        of_contexts = torch.baddbmm(of_contexts, grams, made.rows[c])
-        of_queries = torch.bmm(products.mT, made.rows[c])
-        return ([of_contexts, of_queries] if c == 0 else [of_queries, of_contexts]), multiples
+        of_contexts = torch.baddbmm(torch.bmm(products, q.rows), grams, c.rows)
+        return [of_contexts, torch.bmm(products.mT, c.rows)][:: call.order], multiples
 
     def _layer(
         self, side: int, mine: tuple[int, int], others: tuple[int, int], sizes: tuple[int, ...], of_rows: Tensor,
@@ -294,11 +292,11 @@ class _LayerGradients:
         """Through the normalisation and the attention of one side's rows."""
         call, (n_own, n_others, rows, *_strides) = self.call, sizes
         own, other = call.sides[side].part(*mine), call.sides[1 - side].part(*others)
-        across, weights, own_weights = made.across[side], made.weights[side], made.own_weights[side]
+        weights, own_weights, across, _rows, _squares, deviations = made.sides[side]
         heads, keys = call.kind.HEADS, other.keys.size(2)
         of_gain, of_shift = (call.gain.new_empty(n_own * rows, call.kind.D) for _ in range(2))
         call.run(
-            normalised_row_gradients, n_own * rows, across, of_rows, multiples, made.deviations[side], call.gain,
+            normalised_row_gradients, n_own * rows, across, of_rows, multiples, deviations, call.gain,
             call.shift, own.lengths, of_gain, of_shift, *sizes,
         )  # fmt: skip
         self.gain += of_gain.sum(0)

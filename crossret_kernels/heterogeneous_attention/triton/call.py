@@ -102,6 +102,7 @@ class LayerCall:
             heads, dim, width, sizes.ROWS, max(1, sizes.CELLS // width), pooling if local else 1, direction == 0,
             precision, store,
         )  # fmt: skip
+        self.order = 1 if direction == 0 else -1  # of a slice that makes contexts and queries of the sides
         self.key: Hashable = operands[0].device, self.dtype
 
     def _side(self, items: Sequence[Tensor], local: bool) -> LayerSide:

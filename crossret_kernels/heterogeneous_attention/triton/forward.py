@@ -217,33 +217,41 @@ def matched_pairs(
     tl.store(scores + pair // n_captions * score_stride + pair % n_captions, score)
 
 
-class LayerState(NamedTuple):
-    """State of a part's pairs for gradients; of the sides, images first.
+class RowState(NamedTuple):
+    """State of one side's rows in a part's pairs, for gradients.
 
     Attributes:
         weights, own_weights: (n_other, n_own · L, H, K) and (n_other, n_own · L, H).
         across: (n_other, n_own · L, D), ahead of gain and shift.
-        rows: (n_images, n_captions, L, D), matched ones.
-        squares, deviations: (n_images, n_captions, L), of rows, and of what they were normalised by.
+        rows: (P, L, D), matched ones.
+        squares, deviations: (P · L,), of rows, and of what they were normalised by.
+    """
+
+    weights: Tensor
+    own_weights: Tensor
+    across: Tensor
+    rows: Tensor
+    squares: Tensor
+    deviations: Tensor
+
+
+class LayerState(NamedTuple):
+    """State of a part's pairs for gradients.
+
+    Attributes:
+        sides: of images and of captions.
         products, grams: of contexts with queries (P, C, Q), and with one another (P, C, C).
         matching: weights (P, C, Q), the Gram matrix times these, and relevances (P, Q).
     """
 
-    weights: list[Tensor]
-    own_weights: list[Tensor]
-    across: list[Tensor]
-    rows: list[Tensor]
-    squares: list[Tensor]
-    deviations: list[Tensor]
+    sides: tuple[RowState, RowState]
     products: Tensor
     grams: Tensor
     matching: list[Tensor]
 
 
-def attended_rows(
-    call: LayerCall, own: LayerSide, other: LayerSide, strides: tuple[int, int], made: LayerState
-) -> None:
-    """Adds to what is made the rows of one side after the layer."""
+def attended_rows(call: LayerCall, own: LayerSide, other: LayerSide, strides: tuple[int, int]) -> RowState:
+    """The rows of one side after the layer."""
     n_own, n_others, rows, keys = own.items, other.items, own.rows, other.keys.size(2)
     heads, dim = call.kind.HEADS, call.kind.D
     logits = call.product(own.queries.flatten(1, 2), other.keys.flatten(1, 2).mT)
@@ -261,31 +269,29 @@ def attended_rows(
         normalised_rows, n_own * rows * -(-n_others // call.kind.PAIRS), across, own.own_values, own_weights,
         own.lengths, call.gain, call.shift, out, squares, deviations, n_own, n_others, rows, *strides,
     )  # fmt: skip
-    for field, tensor in zip(
-        (made.weights, made.own_weights, made.across, made.rows, made.squares, made.deviations),
-        (weights, own_weights, across, out.view(-1, rows, dim), squares, deviations), strict=True,
-    ):  # fmt: skip
-        field.append(tensor)
+    return RowState(weights, own_weights, across, out.view(-1, rows, dim), squares, deviations)
 
 
 def attend(call: LayerCall, part: PairPart, scores: Tensor) -> LayerState:
     """Launches what makes a part's scores, and what gradients are made of; none of that is kept without `STORE`."""
     images, captions = (side.part(*where) for side, where in zip(call.sides, part, strict=True))
-    made = LayerState([], [], [], [], [], [], call.gain, call.gain, [])
-    attended_rows(call, images, captions, (captions.items * images.rows, images.rows), made)
-    attended_rows(call, captions, images, (captions.rows, captions.items * captions.rows), made)
-    (c, contexts), (q, queries) = ((0, images), (1, captions)) if call.kind.T2I else ((1, captions), (0, images))
-    products = call.product(made.rows[c], made.rows[q].mT)
-    grams = call.product(made.rows[c], made.rows[c].mT)
+    sides = (
+        attended_rows(call, images, captions, (captions.items * images.rows, images.rows)),
+        attended_rows(call, captions, images, (captions.rows, captions.items * captions.rows)),
+    )
+    contexts, queries = (images, captions)[:: call.order]
+    c, q = sides[:: call.order]
+    products = call.product(c.rows, q.rows.mT)
+    grams = call.product(c.rows, c.rows.mT)
     kept = [torch.empty_like(products) if call.kind.STORE else products for _ in range(2)]
-    relevances = torch.empty_like(made.squares[q]) if call.kind.STORE else products
+    relevances = torch.empty_like(q.squares) if call.kind.STORE else products
     of_part = scores[part.images[0] :, part.captions[0] :]
     call.run(
-        matched_pairs, len(products), products, grams, made.squares[c], made.squares[q], contexts.lengths,
+        matched_pairs, len(products), products, grams, c.squares, q.squares, contexts.lengths,
         queries.lengths, *kept, relevances, of_part, call.lambda_softmax, call.lambda_lse, captions.items,
         contexts.rows, queries.rows, scores.stride(0),
     )  # fmt: skip
-    return made._replace(products=products, grams=grams, matching=[*kept, relevances])
+    return LayerState(sides, products, grams, [*kept, relevances])
 
 
 def scores_of(*arguments: Any) -> Tensor:
