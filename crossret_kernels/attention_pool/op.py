@@ -50,8 +50,7 @@ def attention_pool(
             (L_i, D) tensors. float32, bfloat16, float16 or float64. Every item has at least one row.
         logits: of r heads for each row, laid out as the values: (n, L, r); (rows, r) of packed values; a list of
             (L_i, r). On the same device; float64 with float64 values, else of any narrower floating point.
-        lengths: valid rows of each padded item, (n,) integers; None when all are. What lies behind them is never read.
-        mask: in place of lengths, (n, L) bool on the values' device, True where a padded item has a row, anywhere.
+        lengths, mask: valid rows of padded items, as `scan_scores` takes them.
         backend: "torch" or "reference"; None takes "torch", or what CROSSRET_BACKEND prefers of them.
 
     Returns:
@@ -59,12 +58,10 @@ def attention_pool(
         Differentiable in values and logits. `attention_pool_weights` returns the weights too.
 
     Raises:
-        ValueError: shapes or lengths out of range; the message names the argument and the place. Packed or listed
-            values inside torch.compile.
-        TypeError: values or logits that are no floating-point tensors, lengths that are no integers, mixed dtypes.
-        UnsupportedByBackend: the backend of this name cannot serve the call.
+        ValueError, TypeError, UnsupportedByBackend: as `scan_scores`, of logits, too; packed or listed values inside
+            torch.compile.
 
-    NumPy arrays serve wherever tensors do and are not copied. NaN in an item makes its own results NaN and no others.
+    NumPy arrays serve as in `scan_scores`. NaN in an item makes its own results NaN and no others.
     """
     return attention_pool_weights(values, logits, lengths, mask=mask, backend=backend).pooled
 

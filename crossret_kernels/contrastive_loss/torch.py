@@ -62,18 +62,8 @@ def infonce_row_loss(
 ) -> Tensor:
     """The cross entropy of every row's softmax: ``infonce_loss`` without the columns, and not halved.
 
-    Of a matrix whose rows are spread over processes, the loss is half the sum of this over all rows and, on the
-    transpose, over all columns: each process takes its rows, and the columns that others have sent it.
-
-    Args:
-        scores: (n_rows, n_columns) floating point; row i and column i + positive_offset match.
-        others: as in ``crossret_kernels.infonce_loss``.
-
-    Returns:
-        (n_rows,), in the scores' dtype, float32 for half precision. It is differentiable twice.
-
-    Raises:
-        ValueError, TypeError: as ``crossret_kernels.infonce_loss``.
+    Of a matrix whose rows are spread over processes, the loss is half the sum of this over all rows and columns, as of
+    ``triplet_row_loss``, whose results it has. Arguments and errors are those of ``infonce_loss``.
     """
     options = checked(InfoNceOptions, None, {"label_smoothing": label_smoothing, "reduction": "none"})
     match = Positives.of(scores, image_ids, caption_ids, positive_offset).matches(scores)

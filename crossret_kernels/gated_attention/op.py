@@ -70,10 +70,7 @@ def gated_attention_scores(
         parameters: of the gate, both attentions and the embedding; as the context vectors on the features' device,
             float64 with float64 features, else of any narrower floating point.
         alpha: α of Eq. 12 in 0..1: the share of the own modality's memory in each gate; 1 leaves the other's out.
-        pairs: (P, 2) integers (image, caption): only these pairs are scored.
-        candidates: (n_queries, K) integers: each item of one side against K items of the other. A list of all their
-            pairs is made, 16 bytes each.
-        query: whose candidates they are: "caption", which None means too, or "image".
+        pairs, candidates, query: as in `pairwise_scores`.
         backend: "triton", "torch" or "reference"; None takes what CROSSRET_BACKEND prefers where it serves the call,
             else the fastest that does. "triton" scores all pairs; listed ones, float64, second derivatives and calls
             inside torch.compile or under torch.func are PyTorch operations, which None takes.
@@ -87,13 +84,11 @@ def gated_attention_scores(
         ValueError, TypeError, UnsupportedByBackend: as `scan_scores`, of context vectors, parameters and alpha, too;
             packed or listed features inside torch.compile.
 
-    NumPy arrays serve wherever tensors do and are not copied: float16, float32 or float64 features, bool masks,
-    integers.
-    A NaN feature or context vector makes its own item's scores NaN and no others. A zero vector's cosine is zero and so
-    is its gradient. All but "reference" make keys and embedded regions once an image, keys of words once a run of
-    images that are held together (docs/kernels.md §3), hold few of them and of what pairs take at a time, and recompute
-    all in the backward pass; inside torch.compile, under torch.func and for second derivatives the whole call is one
-    block, whose memory grows with the pairs.
+    NumPy arrays serve as in `scan_scores`. A NaN feature or context vector makes its own item's scores NaN and no
+    others. A zero vector's cosine is zero and so is its gradient. All but "reference" make keys and embedded regions
+    once an image, keys of words once a run of images that are held together (docs/kernels.md §3), hold few of them and
+    of what pairs take at a time, and recompute all in the backward pass; inside torch.compile, under torch.func and for
+    second derivatives the whole call is one block, whose memory grows with the pairs.
     """
     given = (regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
     asked = (pairs, candidates, query)

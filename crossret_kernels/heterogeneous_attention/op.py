@@ -60,9 +60,7 @@ def heterogeneous_scores(
             features' device; float64 with float64 features, else any narrower floating point.
         options: how pairs are scored; None: the defaults of `HeterogeneousOptions`, which documents its fields.
         **fields: fields of `HeterogeneousOptions`, as ``heads=8``, in place of those of `options`.
-        pairs: (P, 2) integers (image, caption): only these pairs are scored.
-        candidates: (n_queries, K) integers: each item of one side against K items of the other. A list of all their
-            pairs is made, 16 bytes each.
+        pairs, candidates: as in `pairwise_scores`.
         query: whose candidates they are: "caption" or "image"; None: the side's that attends in `direction` (captions'
             for t2i, images' for i2t), for either matching.
         backend: "cpu", "triton", "torch" or "reference"; without layers any that `scan_scores` has. None takes what
@@ -79,16 +77,14 @@ def heterogeneous_scores(
         ValueError, TypeError, UnsupportedByBackend: as `scan_scores`, of parameters, too; packed or listed features
             inside torch.compile, but for scores without layers.
 
-    NumPy arrays serve wherever tensors do and are not copied: float16, float32 or float64 features, bool masks,
-    integers.
-    A NaN feature makes its own item's scores NaN and no others; without layers the global matching reads an item's
-    first row alone, and NaN in others goes unseen. Under autocast products are made in its dtype, softmax,
-    normalisations and scores in float32. Where pairs are not listed, "torch" makes what the first layer shares of an
-    item (docs/kernels.md §3) once for each group of the other side's items, and not once a pair; higher layers are each
-    pair's own. What pairs take is made in chunks of bounded size, of one pair at least, and again in the backward pass:
-    of those pairs alone whose scores have a gradient, where they are few, as under a hardest negative's loss.
-    Inside torch.compile, under torch.func and for second derivatives all pairs are taken as listed ones are, whose
-    second derivatives "torch" alone has.
+    NumPy arrays serve as in `scan_scores`. A NaN feature makes its own item's scores NaN and no others; without layers
+    the global matching reads an item's first row alone, and NaN in others goes unseen. Under autocast products are made
+    in its dtype, softmax, normalisations and scores in float32. Where pairs are not listed, "torch" makes what the
+    first layer shares of an item (docs/kernels.md §3) once for each group of the other side's items, and not once a
+    pair; higher layers are each pair's own. What pairs take is made in chunks of bounded size, of one pair at least,
+    and again in the backward pass: of those pairs alone whose scores have a gradient, where they are few, as under a
+    hardest negative's loss. Inside torch.compile, under torch.func and for second derivatives all pairs are taken as
+    listed ones are, whose second derivatives "torch" alone has.
     """
     options = checked(HeterogeneousOptions, options, fields)
     given = (regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)

@@ -132,15 +132,8 @@ def of_the_largest(values: Tensor, mask: Tensor, top: int) -> Tensor:
 def pooled_shares(
     scores: Tensor, values: Tensor, mask: Tensor, pooling: str, lambda_lse: float, top: int = 0
 ) -> Tensor:
-    """Shares (…, Q) of scores (…) that `pool` made of values (…, Q), float64, zero outside the mask (…, Q).
-
-    "sum", and "topk" of the `top` largest: the value itself; "avg" and "softmax": the part of it that counts, by its
-    weight. What the scores' own arithmetic rounded differently is nobody's in particular: all carry it alike. "max":
-    all of the score is the largest value's, of equals the first's, as its gradient is.
-
-    "lse", S = log(Σ exp(λ R_i)) / λ: p_i S, where p_i = exp(λ R_i) / Σ exp(λ R_j) is ∂S/∂R_i. As
-    S = Σ p_i R_i + Σ p_i (−log p_i) / λ, the weighted relevances and the entropy of the weights, and R_i − log p_i / λ
-    is S for every i, that is what the terms of i add up to. It tends to the shares of "max" as λ grows.
+    """Shares (…, Q) of scores (…) that `pool` made of values (…, Q), float64, zero outside the mask (…, Q), as
+    `scan_contributions` documents them; of "topk" those of the sum of the `top` largest.
 
     Of float32 scores the sum in float64 rounds to the score bit for bit, as long as the values do not cancel to less
     than some hundred-millionth of the largest; of float64 ones to float64's rounding.
