@@ -4,7 +4,7 @@ from crossret_kernels.attention_pool.op import PooledAttention, attention_pool, 
 from crossret_kernels.backends import UnsupportedByBackend
 from crossret_kernels.contrastive_loss.op import infonce_loss, sigmoid_loss
 from crossret_kernels.cross_attention.factors import scan_factors
-from crossret_kernels.cross_attention.op import scan_scores
+from crossret_kernels.cross_attention.op import scan_scores, scan_topk
 from crossret_kernels.cross_attention.options import ScanFields, ScanOptions
 from crossret_kernels.cross_attention.scan_attend import (
     ScanAttended,
@@ -15,7 +15,6 @@ from crossret_kernels.cross_attention.scan_attend import (
     scan_contributions,
 )
 from crossret_kernels.cross_attention.scan_attend_scores import scan_attend_scores
-from crossret_kernels.cross_attention.topk import scan_topk
 from crossret_kernels.gated_attention.op import GatedAttentionWeights, gated_attention_scores, gated_attention_weights
 from crossret_kernels.gated_attention.options import AttentionStep, GatedAttention
 from crossret_kernels.heterogeneous_attention.op import heterogeneous_attention_weights, heterogeneous_scores
@@ -25,10 +24,8 @@ from crossret_kernels.heterogeneous_attention.options import (
     HeterogeneousOptions,
 )
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.maxsim.argmax import MaxSimArgmax, maxsim_argmax
-from crossret_kernels.maxsim.op import maxsim_scores
+from crossret_kernels.maxsim.op import MaxSimArgmax, maxsim_argmax, maxsim_scores, maxsim_topk
 from crossret_kernels.maxsim.options import MaxSimFields, MaxSimOptions
-from crossret_kernels.maxsim.topk import maxsim_topk
 from crossret_kernels.pairwise.op import pairwise_scores
 from crossret_kernels.ranking_loss.op import triplet_loss
 

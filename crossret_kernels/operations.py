@@ -81,7 +81,8 @@ def define(
 
     features = _picked(differentiable)
     given = _picked([*range(results), *(n_given + index for index in differentiable)])
-    once = _differentiable_once(gradients.plain, f"{name}_backward")
+    count = n_given + len(operands)
+    once = _differentiable(gradients.plain, _refuses(f"{name}_backward"), count, [], len(differentiable))
     directly = _directly(operation, features, forward)
     own = _eagerly(gradients, given, _directly(gradients, given, backward), once.apply, once.apply, False)
     function = _differentiable(operation.plain, own, len(operands), differentiable, results)
@@ -298,26 +299,15 @@ def _recorded(function: Any, directly: Callable[..., Any], n_results: int) -> An
     return Recorded
 
 
-def _differentiable_once(plain: Callable[..., Any], name: str) -> Any:
-    """Gradients as an autograd.Function that refuses to be differentiated: unregistered, they would count as 0."""
+def _refuses(name: str) -> Callable[..., Any]:
+    """The gradients of gradients, which would count as 0 if they were not refused."""
 
-    class Gradients(torch.autograd.Function):
-        @staticmethod
-        def forward(*arguments: Any) -> Any:
-            made = plain(*arguments)
-            return made if isinstance(made, Tensor) else tuple(made)
+    def refuse(*arguments: Any) -> Any:
+        raise RuntimeError(
+            f"crossret::{name} cannot be differentiated: second derivatives are served by backend='torch'"
+        )
 
-        @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-            pass
-
-        @staticmethod
-        def backward(ctx: Any, *grads: Tensor) -> None:
-            raise RuntimeError(
-                f"crossret::{name} cannot be differentiated: second derivatives are served by backend='torch'"
-            )
-
-    return Gradients
+    return refuse
 
 
 def _register_autocast(name: str, operation: Callable[..., Any]) -> None:

@@ -96,6 +96,11 @@ def brought(device: torch.device, *arrays: NDArray[Any]) -> list[Tensor]:
     return [x.view(own).view(array.shape) for x, own, array in zip(parts, types, arrays, strict=True)]
 
 
+def aligned(x: Tensor) -> Tensor:
+    """x, or a copy that begins at a multiple of 16 bytes."""
+    return x.clone() if x.data_ptr() % 16 else x
+
+
 def on_device(device: torch.device, *tables: NDArray[Any]) -> list[Tensor]:
     """Tables as int32 tensors on the device.
 

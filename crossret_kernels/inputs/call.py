@@ -175,8 +175,7 @@ def as_sides(
     looking = checkable()
     first = lengths_on_device(regions, region_lengths, region_mask) if looking else None
     second = lengths_on_device(words, word_lengths, word_mask) if looking else None
-    if first is not None or second is not None:
-        first, second = together_on_host((first, second))
+    first, second = together_on_host((first, second))
     images = Ragged.of(regions, region_lengths, region_mask, names[0], empty, looking, first)
     captions = Ragged.of(words, word_lengths, word_mask, names[1], empty, looking, second)
     _check_together(images, captions, names, same_dim)
@@ -205,9 +204,7 @@ def as_ragged(
     make these checks when they run, PyTorch operations none.
     """
     looking = checkable()
-    on_host = lengths_on_device(features, lengths, mask) if looking else None
-    if on_host is not None:
-        (on_host,) = together_on_host((on_host,))
+    (on_host,) = together_on_host([lengths_on_device(features, lengths, mask) if looking else None])
     return Ragged.of(features, lengths, mask, names, empty, looking, on_host)
 
 

@@ -77,9 +77,7 @@ class Ragged:
         if sum(x is not None for x in (lengths, mask, offsets)) > 1:
             raise ValueError("lengths, mask and offsets exclude each other: pass one of them")
         looking = checkable()
-        on_host = lengths_on_device(values, lengths, mask, offsets) if looking else None
-        if on_host is not None:
-            (on_host,) = together_on_host((on_host,))
+        (on_host,) = together_on_host([lengths_on_device(values, lengths, mask, offsets) if looking else None])
         if offsets is None:
             parts = checked_parts(values, lengths, mask, _NAMES, True, looking, on_host)
         else:

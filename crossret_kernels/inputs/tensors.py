@@ -148,6 +148,8 @@ def bounds(integers: Tensor) -> tuple[int, int]:
 def together_on_host(given: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Integers and masks on the CPU: those of a device in one copy, which is waited for."""
     there = [x for x in given if x is not None and not x.is_cpu]
+    if not there:
+        return [*given]
     joined = torch.cat([x.to(there[0].device).flatten().to(torch.int64) for x in there]).cpu()
     parts = iter(joined.split([x.numel() for x in there]))
     return [x if x is None or x.is_cpu else next(parts).view(x.shape).to(x.dtype) for x in given]

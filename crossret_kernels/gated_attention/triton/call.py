@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import pad
 
-from crossret_kernels.gpu.planning import PairPart, parts_of_pairs
+from crossret_kernels.gpu.planning import PairPart, aligned, parts_of_pairs
 from crossret_kernels.gpu.sides import shared_memory
 from crossret_kernels.gpu.triton_launch import launch
 from crossret_kernels.gpu.tuning import GatedTuning
@@ -94,14 +94,14 @@ class GatedCall:
 
     def _side(self, items: Sequence[Tensor], step: Sequence[Tensor], dtype: torch.dtype) -> GatedSide:
         keys, values, memory = (self.whole(x, dtype) for x in items[:3])
-        mask = _aligned(items[3].contiguous().view(torch.uint8))
+        mask = aligned(items[3].contiguous().view(torch.uint8))
         weight = self.whole(self.whole(step[0], dtype).mT, dtype).mT.contiguous()
         return GatedSide(keys, values, memory, mask, weight, self.whole(step[1], torch.float32))
 
     def whole(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         """With zeros behind that make whole blocks of columns."""
         missing = -x.size(-1) % self.kind.HIDDEN
-        return _aligned((pad(x, (0, missing)) if missing else x).to(dtype).contiguous())
+        return aligned((pad(x, (0, missing)) if missing else x).to(dtype).contiguous())
 
     def parts(self) -> Iterator[PairPart]:
         """Rectangles whose workspace is bounded."""
@@ -124,10 +124,6 @@ class GatedCall:
             kernel, (n_own * tiles, 1, 1), (*tensors, n_others, *sizes, *of_pairs, *strides),
             self.kind._replace(IMAGES=side == 0), self.key, self.warps,
         )  # fmt: skip
-
-
-def _aligned(x: Tensor) -> Tensor:
-    return x.clone() if x.data_ptr() % 16 else x
 
 
 @triton.jit

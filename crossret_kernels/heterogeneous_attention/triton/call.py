@@ -14,14 +14,10 @@ import torch
 from torch import Tensor
 
 from crossret_kernels.cross_attention.triton.chunks import multiply
-from crossret_kernels.gpu.planning import PairPart, parts_of_pairs
+from crossret_kernels.gpu.planning import PairPart, aligned, parts_of_pairs
 from crossret_kernels.gpu.triton_launch import launch
 from crossret_kernels.gpu.tuning import HeterogeneousTuning
 from crossret_kernels.torch_internals import reduced_float32
-
-
-def aligned(x: Tensor) -> Tensor:
-    return x.clone() if x.data_ptr() % 16 else x
 
 
 class LayerKind(NamedTuple):
