@@ -19,11 +19,10 @@ from crossret_kernels.inputs.documents import (
     DOCUMENTS,
     NAMES,
     QUERIES,
+    call_of,
     checked_sides,
-    dimensions,
-    every_pair,
-    listed_or_own,
     listed_pairs,
+    own_pairs,
     several,
     weights_of,
 )
@@ -133,7 +132,7 @@ def maxsim(
         ValueError, TypeError, UnsupportedByBackend: as `maxsim_scores`; messages name these arguments.
     """
     lengths, masks = (query_lengths, document_lengths), (query_mask, document_mask)
-    call = every_pair(queries, documents, lengths, masks, empty_score)
+    call = call_of(queries, documents, lengths, masks, empty_score)
     options = _options(direction, pooling, normalize, fields)
     weights = weights_of(queries, query_weights, WEIGHTS[0]), weights_of(documents, document_weights, WEIGHTS[1])
     return call.as_scores(weighted_scores(call, options, backend, *weights, names=WEIGHTS))
@@ -161,10 +160,7 @@ def maxsim_both_ways(
         all others: as in `maxsim`, whose errors it raises.
     """
     lengths, masks = (query_lengths, document_lengths), (query_mask, document_mask)
-    if pairs is None:
-        call = every_pair(queries, documents, lengths, masks, empty_score)
-    else:
-        call = listed_pairs(checked_sides(queries, documents, lengths, masks, empty_score), pairs, empty_score)
+    call = call_of(queries, documents, lengths, masks, empty_score, pairs)
     return BothWays(*map(call.as_scores, score_both_ways(call, _options("q2d", pooling, normalize, fields), backend)))
 
 
@@ -201,10 +197,9 @@ def maxsim_pairs(
     Raises:
         ValueError, TypeError, UnsupportedByBackend: as `maxsim`.
     """
-    sides = checked_sides(
-        queries, documents, (query_lengths, document_lengths), (query_mask, document_mask), empty_score
-    )
-    call = listed_or_own(sides, pairs, empty_score)
+    lengths, masks = (query_lengths, document_lengths), (query_mask, document_mask)
+    sides = checked_sides(queries, documents, lengths, masks, empty_score)
+    call = own_pairs(*sides, empty_score) if pairs is None else listed_pairs(sides, pairs, empty_score)
     options = _options(direction, pooling, normalize, fields)
     weights = weights_of(queries, query_weights, WEIGHTS[0]), weights_of(documents, document_weights, WEIGHTS[1])
     return call.as_scores(weighted_scores(call, options, backend, *weights, names=WEIGHTS))
@@ -241,10 +236,7 @@ def explain(
     """
     lengths, masks = (query_lengths, document_lengths), (query_mask, document_mask)
     options = _options(direction, pooling, normalize, fields)
-    if pairs is None and dimensions(documents) == 4:
-        call = every_pair(queries, documents, lengths, masks, None)
-    else:
-        call = listed_or_own(checked_sides(queries, documents, lengths, masks, None), pairs, None)
+    call = call_of(queries, documents, lengths, masks, None, pairs, own=True)
     with torch.no_grad(), torch.autocast(call.values.device.type, enabled=False):
         return Contributions(*maxsim_contributions(call, options, backend))
 

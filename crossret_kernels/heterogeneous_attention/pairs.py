@@ -24,24 +24,26 @@ CHUNK_BYTES = 2 * 2**20  # of a chunk's features and logits: what is made of the
 GPU_CHUNK = 2  # times as much on a GPU
 
 
+class Layers(NamedTuple):
+    """Layers of pairs, the lowest first; how these are scored, and who makes products."""
+
+    layers: Sequence[HeterogeneousLayer]
+    options: HeterogeneousOptions
+    products: Products
+
+
 def every_pair(regions: Ragged, words: Ragged) -> Tensor:
     """(n_images · n_captions, 2) int64, image by image."""
     device = regions.values.device
     return torch.cartesian_prod(torch.arange(len(regions), device=device), torch.arange(len(words), device=device))
 
 
-def of_listed(
-    regions: Ragged,
-    words: Ragged,
-    pairs: Tensor,
-    layers: Sequence[HeterogeneousLayer],
-    options: HeterogeneousOptions,
-    products: Products,
-) -> tuple[Tensor, ...]:
+def of_listed(regions: Ragged, words: Ragged, pairs: Tensor, above: Layers) -> tuple[Tensor, ...]:
     """Scores (P,) and, of the local matching, weights (P, Q, C) and relevances (P, Q), chunk by chunk.
 
     Pairs are taken by image, so that those of a chunk share its first queries, keys and values.
     """
+    options, products = above.options, above.products
 
     def prepare(rows: Tensor, *parameters: Tensor) -> Tensor:
         rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
@@ -51,28 +53,22 @@ def of_listed(
         first, *others = nested(parameters)
         mask = torch.cat([v_mask, e_mask], 1)
         h = attend(torch.cat([v, e], 1), mask, first, options, products)
-        return upwards(h, mask, v.size(1), others, options, products)
+        return upwards(h, mask, v.size(1), above._replace(layers=others))
 
     order = pairs[:, 0].argsort(stable=True)
     size = pairs_in_chunk(regions.values, regions.width + words.width, options.heads)
-    flat = (parameter for layer in layers for parameter in layer)
+    flat = (parameter for layer in above.layers for parameter in layer)
     made = of_pairs(regions, words, pairs[order], size, score, *flat, prepare=prepare)
     places = order.argsort()
     return tuple(x[places] for x in made)
 
 
-def upwards(
-    h: Tensor,
-    mask: Tensor,
-    width: int,
-    layers: Sequence[HeterogeneousLayer],
-    options: HeterogeneousOptions,
-    products: Products,
-) -> tuple[Tensor, ...]:
+def upwards(h: Tensor, mask: Tensor, width: int, above: Layers) -> tuple[Tensor, ...]:
     """Scores (P,) after the other layers of rows (P, T, D), `width` regions ahead of words, and their mask (P, T).
 
     Weights and relevances too of the local matching.
     """
+    layers, options, products = above
     for layer in layers:
         h = attend(project(h, layer, products), mask, layer, options, products)
     pairs = PairFeatures(h[:, :width], h[:, width:], mask[:, :width], mask[:, width:])

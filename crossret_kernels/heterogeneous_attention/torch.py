@@ -16,6 +16,7 @@ from crossret_kernels.heterogeneous_attention.first_layer import FirstLayerItems
 from crossret_kernels.heterogeneous_attention.kernels import KERNELS, fused_scores, in_front
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
 from crossret_kernels.heterogeneous_attention.pairs import (
+    Layers,
     every_pair,
     nested,
     normalize_rows,
@@ -89,7 +90,7 @@ class _Heterogeneous(SharedScores):
         count = regions.shape[:2]
         mask = torch.cat([images.mask.expand(*count, -1), captions.mask[:, None].expand(*count, -1)], 2)
         h, width = torch.cat([regions, words], 2).flatten(0, 1), regions.size(2)
-        return (upwards(h, mask.flatten(0, 1), width, others, self.options, self.products)[0].view(count).T,)
+        return (upwards(h, mask.flatten(0, 1), width, Layers(others, self.options, self.products))[0].view(count).T,)
 
     def of_few(
         self, pairs: Tensor, tensors: Sequence[Tensor], needed: Sequence[bool], gradient: Tensor
@@ -98,7 +99,7 @@ class _Heterogeneous(SharedScores):
         leaves = [x.detach().to(dtype).requires_grad_(own) for x, own in zip(tensors, needed, strict=True)]
         images, captions = (x.with_values(y) for x, y in zip((self.images, self.captions), leaves, strict=False))
         with torch.enable_grad():
-            scores = of_listed(images, captions, pairs, nested(leaves[2:]), self.options, self.products)[0]
+            scores = of_listed(images, captions, pairs, Layers(nested(leaves[2:]), self.options, self.products))[0]
             scores.backward(gradient.to(scores.dtype))
         return [
             (torch.zeros_like(x) if leaf.grad is None else leaf.grad.to(x.dtype)) if own else None
@@ -107,7 +108,8 @@ class _Heterogeneous(SharedScores):
 
     def at_once(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
         every = every_pair(self.images, self.captions)
-        scores = of_listed(self.images, self.captions, every, nested(parameters), self.options, Products())[0]
+        above = Layers(nested(parameters), self.options, Products())
+        scores = of_listed(self.images, self.captions, every, above)[0]
         return (scores.view(len(self.images), len(self.captions)),)
 
 
@@ -128,5 +130,5 @@ def heterogeneous_attention_chunked(
         return heterogeneous_attention_reference(regions, words, pairs, layers, options)
     call = _Heterogeneous(regions, words, None, options, backend, len(layers) == 1)
     if pairs is not None:
-        return of_listed(regions, words, pairs, layers, options, call.products)
+        return of_listed(regions, words, pairs, Layers(layers, options, call.products))
     return call.compute(*(x for layer in layers for x in layer))

@@ -31,11 +31,8 @@ def checked_sides(
     return as_sides(queries, documents, *lengths, query_mask, document_mask, empty_score, NAMES)
 
 
-def listed_or_own(sides: tuple[Ragged, Ragged], pairs: Array | None, empty_score: float | None) -> Call:
-    """Pairs, checked; of None each query with the document in its place."""
-    if pairs is not None:
-        return listed_pairs(sides, pairs, empty_score)
-    queries, documents = sides
+def own_pairs(queries: Ragged, documents: Ragged, empty_score: float | None) -> Call:
+    """Each query with the document in its place."""
     if len(queries) != len(documents):
         counts = f"{len(queries)} queries and {len(documents)} documents"
         raise ValueError(f"{counts} make no pairs: pass pairs, or as many of both")
@@ -44,24 +41,26 @@ def listed_or_own(sides: tuple[Ragged, Ragged], pairs: Array | None, empty_score
     return Call(queries, documents, Pairs(listed, None, device, listed), empty_score)
 
 
-def every_pair(
-    queries: Features,
-    documents: Features,
-    lengths: tuple[Lengths, Lengths],
-    masks: tuple[Array | None, Array | None],
-    empty_score: float | None,
-) -> Call:
-    """Every query with every document, or with those of its own as candidates, of documents (n_queries, K, L, D)."""
-    if dimensions(documents) != 4:
-        return Call(*checked_sides(queries, documents, lengths, masks, empty_score), None, empty_score)
+def call_of(
+    queries: Features, documents: Features, lengths: tuple[Lengths, Lengths],
+    masks: tuple[Array | None, Array | None], empty_score: float | None, pairs: Array | None = None, own: bool = False,
+) -> Call:  # fmt: skip
+    """Listed pairs, checked; of None every query with every document or, where they are its `own`, with the one in its
+    place; of documents (n_queries, K, L, D) with those of its own as candidates.
+    """
+    if pairs is not None or dimensions(documents) != 4:
+        sides = checked_sides(queries, documents, lengths, masks, empty_score)
+        if pairs is not None:
+            return listed_pairs(sides, pairs, empty_score)
+        return own_pairs(*sides, empty_score) if own else Call(*sides, None, empty_score)
     shape, documents, own_mask, own_lengths = _flat(documents, masks[1], lengths[1])
     sides = checked_sides(queries, documents, (lengths[0], own_lengths), (masks[0], own_mask), empty_score)
     if shape[0] != len(sides[0]):
         raise ValueError(
             f"documents of {shape[0]} queries, (n_queries, K, L, D), but there are {len(sides[0])} queries"
         )
-    own = Pairs(torch.arange(shape[0] * shape[1]).view(shape), "image", sides[0].values.device)
-    return Call(*sides, own, empty_score)
+    candidates = Pairs(torch.arange(shape[0] * shape[1]).view(shape), "image", sides[0].values.device)
+    return Call(*sides, candidates, empty_score)
 
 
 def listed_pairs(sides: tuple[Ragged, Ragged], pairs: Array, empty_score: float | None) -> Call:

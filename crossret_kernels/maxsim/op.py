@@ -13,7 +13,7 @@ from crossret_kernels.inputs.call import Call, Features, Lengths, as_call
 from crossret_kernels.inputs.options import DIRECTIONS, checked, choose
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.maxsim.options import BOTH, MaxSimFields, MaxSimOptions
-from crossret_kernels.maxsim.reference import maxsim_argmax_reference, maxsim_both_reference, maxsim_scores_reference
+from crossret_kernels.maxsim.reference import maxsim_argmax_reference, maxsim_scores_reference
 from crossret_kernels.maxsim.torch import maxsim_argmax_chunked, maxsim_both_chunked, maxsim_scores_chunked
 from crossret_kernels.maxsim.weights import Weights, weighted
 from crossret_kernels.operations import define
@@ -50,7 +50,6 @@ _TWO, _BOTH = "(Tensor, Tensor)", (MAXSIM_OPTIONS, several_like(scores_like, sco
 BOTH_WAYS = {
     "cpu": define("maxsim_both", SIDES, *_BOTH, results=2, autocast=True, made=_TWO),
     "torch": maxsim_both_chunked,
-    "reference": maxsim_both_reference,
 }
 LISTED_BOTH_WAYS = define("maxsim_both_listed", LISTED_SIDES, *_BOTH, made=_TWO)
 # Similarities of a pair at most: every thread of "cpu" holds a group's with a block. Of longer items either direction

@@ -16,14 +16,6 @@ def maxsim_scores_reference(regions: Ragged, words: Ragged, pairs: Tensor | None
     return pooled_maxima(*_similarities(regions, words, pairs, options), options)
 
 
-def maxsim_both_reference(
-    regions: Ragged, words: Ragged, pairs: Tensor | None, options: MaxSimOptions
-) -> tuple[Tensor, Tensor]:
-    """Scores in the direction of the options and in the other one."""
-    t2i, i2t = (maxsim_scores_reference(regions, words, pairs, way) for way in (options, options.turned))
-    return t2i, i2t
-
-
 def maxsim_argmax_reference(
     regions: Ragged, words: Ragged, pairs: Tensor | None, options: MaxSimOptions, width: int
 ) -> Tensor:
