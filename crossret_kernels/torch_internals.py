@@ -54,6 +54,9 @@ def nothing_dispatches(tensors: Sequence[Tensor]) -> bool:
     return (device_type == "cuda" or tensors[0].is_cpu) and not torch.is_autocast_enabled(device_type)
 
 
+IN_TORCH = "torch.func's transforms and forward-mode differentiation go through 'torch'"  # without kernels
+
+
 def transformed() -> bool:
     """Whether torch.func or forward-mode differentiation may be at work: always, where PyTorch does not tell."""
     if _functorch_is_active is None:

@@ -18,7 +18,7 @@ from crossret_kernels.inputs.options import DIRECTIONS, checked, choose
 from crossret_kernels.inputs.tensors import Array
 from crossret_kernels.operations import define
 from crossret_kernels.padded.arithmetic import pooled_shares
-from crossret_kernels.torch_internals import reduced_float32, transformed
+from crossret_kernels.torch_internals import IN_TORCH, reduced_float32, transformed
 from crossret_kernels.two_sides import SIDES, check_supported, scores_like
 
 # Numbers of places for the queries and contexts of a pair, and whether attended vectors are wanted.
@@ -207,7 +207,7 @@ def attend(
         raise ValueError(f"{name} takes pairs or candidates: what is made of all pairs is not kept")
     check_traceable(f"{name} takes padded features", call.images, call.captions)
     values = call.values
-    refusal = "torch.func's transforms and forward-mode differentiation go through 'torch'" if transformed() else None
+    refusal = IN_TORCH if transformed() else None
     chosen = select_backend(backend, values.device, values.dtype, refusal, tuple(KERNELS))
     if chosen in KERNELS:
         queries, contexts = call.sides(options.direction)

@@ -101,6 +101,22 @@ def aligned(x: Tensor) -> Tensor:
     return x.clone() if x.data_ptr() % 16 else x
 
 
+def as_wanted(made: Sequence[Tensor] | None, of: Sequence[Tensor], wanted: Sequence[bool]) -> tuple[Tensor, ...]:
+    """Gradients of operands in their shapes, zeros of None, and empty where they are not wanted: what was made may have
+    more rows and columns, which are left out, or fewer, all others being zeros.
+    """
+    if made is None:
+        return tuple(torch.zeros_like(x) if own else x.new_empty(0) for x, own in zip(of, wanted, strict=True))
+    outs = []
+    for x, gradient, own in zip(of, made, wanted, strict=True):
+        part = gradient[tuple(slice(size) for size in x.shape)]
+        whole = part.contiguous() if part.shape == x.shape else torch.zeros_like(x)
+        if part.shape != x.shape and own:
+            whole[tuple(slice(size) for size in part.shape)] = part
+        outs.append(whole if own else x.new_empty(0))
+    return tuple(outs)
+
+
 def on_device(device: torch.device, *tables: NDArray[Any]) -> list[Tensor]:
     """Tables as int32 tensors on the device.
 

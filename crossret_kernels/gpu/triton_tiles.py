@@ -60,6 +60,13 @@ def bounded(x, MOST: tl.constexpr):
 
 
 @triton.jit
+def logistic(x):
+    """1 / (1 + e^(−x)), which does not overflow."""
+    u = tl.exp(-tl.abs(x))
+    return tl.where(x < 0.0, u, 1.0) / (1.0 + u)
+
+
+@triton.jit
 def inverse(x):
     """1 / x, and 0 for 0."""
     return tl.where(x != 0, 1.0 / tl.where(x != 0, x, 1.0), 0.0)

@@ -72,7 +72,11 @@ def upwards(h: Tensor, mask: Tensor, width: int, above: Layers) -> tuple[Tensor,
     for layer in layers:
         h = attend(project(h, layer, products), mask, layer, options, products)
     pairs = PairFeatures(h[:, :width], h[:, width:], mask[:, :width], mask[:, width:])
-    return (match_globally(pairs),) if options.matching == "global" else match_locally(pairs, options, products)
+    if options.matching == "local":
+        return match_locally(pairs, options, products)
+    # The cosine of the first region with the first word.
+    v, e = first_valid(pairs.regions, pairs.region_mask), first_valid(pairs.words, pairs.word_mask)
+    return (safe_divide(safe_divide((v * e).sum(-1), norm(v)), norm(e)),)
 
 
 def pairs_in_chunk(features: Tensor, rows: int, heads: int) -> int:
@@ -149,13 +153,6 @@ def match_locally(
     lengths = query_norms.sign()[..., None]
     relevance = relevances((weights * cosines).sum(-2), norm(attended), lengths)
     return score_with_attention(weights, relevance, context_mask, query_mask, options.local)
-
-
-def match_globally(pairs: PairFeatures) -> Tensor:
-    """The cosines (P,) of the first region with the first word of each pair."""
-    v, e = first_valid(pairs.regions, pairs.region_mask), first_valid(pairs.words, pairs.word_mask)
-    product = safe_divide((v * e).sum(-1), norm(v))
-    return safe_divide(product, norm(e))
 
 
 def first_valid(rows: Tensor, mask: Tensor) -> Tensor:

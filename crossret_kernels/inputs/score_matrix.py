@@ -11,7 +11,7 @@ from torch import Tensor
 from crossret_kernels.backends import select_backend
 from crossret_kernels.inputs.options import Coded
 from crossret_kernels.inputs.tensors import as_integers, check_floating, check_has_values
-from crossret_kernels.torch_internals import transformed
+from crossret_kernels.torch_internals import IN_TORCH, transformed
 
 Ids = Tensor | Sequence[int] | None
 
@@ -65,18 +65,14 @@ def lose(
     which take modes, and functions of PyTorch operations (scores, *numbers, positives, options).
     """
     kernels = [name for name in table if name not in ("torch", "reference")]
-    chosen = select_backend(backend, scores.device, scores.dtype, why_no_kernels(scores), kernels)
+    refusal = IN_TORCH if transformed() else None
+    if refusal is None and scores.size(1) > MOST_COLUMNS:
+        refusal = f"its kernels take up to {MOST_COLUMNS} columns"
+    chosen = select_backend(backend, scores.device, scores.dtype, refusal, kernels)
     if chosen not in kernels:
         return table[chosen](scores, *numbers, positives, options)
     ids = positives.image_ids, positives.caption_ids
     return as_loss(table[chosen](scores, *numbers, *ids, *options.codes, positives.offset), scores)
-
-
-def why_no_kernels(scores: Tensor) -> str | None:
-    """The reason why no kernels serve a loss of these scores; None where they may."""
-    if transformed():
-        return "torch.func's transforms and forward-mode differentiation go through 'torch'"
-    return f"its kernels take up to {MOST_COLUMNS} columns" if scores.size(1) > MOST_COLUMNS else None
 
 
 def as_ids(ids: Ids, name: str, scores: Tensor) -> Tensor | None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from crossret_kernels.contrastive_loss.triton.logits import LOWEST, LogitKind, tile_logits, total
 from crossret_kernels.gpu.triton_launch import launch
 from crossret_kernels.gpu.triton_scores import COLUMNS, ROWS, ScoreMatrix, gradient_of, reduced, store_gradient
+from crossret_kernels.gpu.triton_tiles import logistic
 
 
 @triton.jit
@@ -24,13 +25,6 @@ def softplus(x):
     y = y * square + 1.0 / 5
     y = y * square + 1.0 / 3
     return 2.0 * w * (y * square + 1.0) + tl.where(x < 0.0, 0.0, x)
-
-
-@triton.jit
-def logistic(x):
-    """1 / (1 + e^(−x)), which does not overflow."""
-    u = tl.exp(-tl.abs(x))
-    return tl.where(x < 0.0, u, 1.0) / (1.0 + u)
 
 
 @triton.jit(

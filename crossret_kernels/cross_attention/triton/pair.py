@@ -182,15 +182,6 @@ def scales(squares, KIND: tl.constexpr):
 
 
 @triton.jit
-def counted_scales(squares, KIND: tl.constexpr):
-    """`scales` of queries, with lengths as relevances count them: a projection takes each for 1."""
-    lengths, factors = scales(squares, KIND)
-    if KIND.PROJECTS:
-        lengths = tl.full(lengths.shape, 1.0, tl.float32)
-    return lengths, factors
-
-
-@triton.jit
 def pair_attention(contexts, queries, c_rows, c_here, q_rows, q_here, D, slope, setting, KIND: tl.constexpr):
     """(Similarities (C, Q), lengths and scales of queries, scales of contexts; what `normed` has; the weights)."""
     s = tl.full((KIND.C, KIND.Q), 0, tl.float32)
@@ -204,7 +195,9 @@ def pair_attention(contexts, queries, c_rows, c_here, q_rows, q_here, D, slope, 
             c_squares += tl.sum(x.to(tl.float32) * x.to(tl.float32), 1)
         q_squares += tl.sum(y.to(tl.float32) * y.to(tl.float32), 1)
     _, c_scale = scales(c_squares, KIND)
-    lengths, q_scale = counted_scales(q_squares, KIND)
+    lengths, q_scale = scales(q_squares, KIND)
+    if KIND.PROJECTS:  # which counts each query's length for 1
+        lengths = tl.full(lengths.shape, 1.0, tl.float32)
     s = s * c_scale[:, None] * q_scale[None, :]
     both = c_here[:, None] & q_here[None, :]
     x, factor, n = normed(s, both, slope, KIND)

@@ -14,7 +14,7 @@ from torch import Tensor
 from crossret_kernels.cross_attention.triton.chunks import multiply
 from crossret_kernels.gated_attention.triton.call import GatedCall, tile_of_pairs
 from crossret_kernels.gated_attention.triton.forward import attend
-from crossret_kernels.gpu.planning import PairPart
+from crossret_kernels.gpu.planning import PairPart, as_wanted
 
 
 @triton.jit(do_not_specialize=["n_others", "blocks", "own_stride", "other_stride"])
@@ -184,17 +184,10 @@ def gradients(grad: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     assert pairs is None  # of all pairs alone
     differentiable = [x for index, x in enumerate(operands) if index not in (3, 7)]
     if not grad.numel():
-        return tuple(
-            torch.zeros_like(x) if own else x.new_empty(0) for x, own in zip(differentiable, wanted, strict=True)
-        )
+        return as_wanted(None, differentiable, wanted)
     sums, grad = _GatedGradients(GatedCall(operands, alpha, bfloat16, store=True)), grad.contiguous()
     for part in sums.call.parts():
         sums.add(part, grad)
     of_items = [x[side] for side in (0, 1) for x in (sums.keys, sums.values, sums.memory)]
     of_steps = [x[side] for side in (0, 1) for x in (sums.weight, sums.bias)]
-    made = (*of_items, *of_steps, sums.embedding_bias)
-    # Columns behind the operands' own are left out, and rows of weights.
-    return tuple(
-        x[tuple(slice(size) for size in like.shape)].contiguous() if own else like.new_empty(0)
-        for x, like, own in zip(made, differentiable, wanted, strict=True)
-    )
+    return as_wanted((*of_items, *of_steps, sums.embedding_bias), differentiable, wanted)

@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 from crossret_kernels.gpu.planning import PairPart, aligned, parts_of_pairs
 from crossret_kernels.gpu.sides import shared_memory
 from crossret_kernels.gpu.triton_launch import launch
+from crossret_kernels.gpu.triton_tiles import logistic
 from crossret_kernels.gpu.tuning import GatedTuning
 from crossret_kernels.torch_internals import reduced_float32
 
@@ -134,10 +135,7 @@ def hardware_tanh(x):
 
 @triton.jit
 def sigmoid(x, QUICK: tl.constexpr):
-    if QUICK:
-        return 0.5 + 0.5 * hardware_tanh(0.5 * x)
-    power = tl.exp(-tl.abs(x))
-    return tl.where(x < 0.0, power, 1.0) / (1.0 + power)
+    return 0.5 + 0.5 * hardware_tanh(0.5 * x) if QUICK else logistic(x)
 
 
 @triton.jit

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from crossret_kernels.gpu.planning import PairPart
+from crossret_kernels.gpu.planning import PairPart, as_wanted
 from crossret_kernels.heterogeneous_attention.triton.call import LayerCall
 from crossret_kernels.heterogeneous_attention.triton.forward import (
     FLOOR,
@@ -332,9 +332,7 @@ def gradients(grad: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     operands, options, wanted = arguments[:14], arguments[14:21], arguments[21:]
     differentiable = [x for index, x in enumerate(operands) if index not in (5, 11)]
     if not grad.numel():
-        return tuple(
-            torch.zeros_like(x) if own else x.new_empty(0) for x, own in zip(differentiable, wanted, strict=True)
-        )
+        return as_wanted(None, differentiable, wanted)
     call, grad = LayerCall(operands, options, store=True), grad.contiguous()
     sums = _LayerGradients(call)
     for part in call.parts():
@@ -343,14 +341,4 @@ def gradients(grad: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     for (queries, keys, values, own_values, own_logits), side in zip(sums.sides, call.sides, strict=True):
         values = values.unflatten(1, (call.kind.HEADS, side.keys.size(2))).transpose(1, 2)
         found += [queries.permute(1, 2, 0, 3), keys.permute(1, 2, 0, 3), values, own_logits, own_values]
-    of_all = zip(differentiable, [*found, sums.gain, sums.shift], wanted, strict=True)
-    return tuple(_as_large(made, x) if own else x.new_empty(0) for x, made, own in of_all)
-
-
-def _as_large(made: Tensor, x: Tensor) -> Tensor:
-    """Gradients of x, of which those of a first row alone are made where no others are matched."""
-    if made.shape == x.shape:
-        return made.contiguous()
-    out = torch.zeros_like(x)
-    out[tuple(map(slice, made.shape))] = made
-    return out
+    return as_wanted([*found, sums.gain, sums.shift], differentiable, wanted)
