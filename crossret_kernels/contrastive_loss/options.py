@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from crossret_kernels.inputs.options import Coded, check_number, choose, keep_numbers
+from crossret_kernels.inputs.options import Coded, check_number
 from crossret_kernels.inputs.score_matrix import REDUCTIONS
 
 Number = float | Tensor
@@ -26,10 +26,9 @@ class InfoNceOptions(Coded):
     reduction: str
 
     def __post_init__(self) -> None:
-        keep_numbers(self, "label_smoothing")
+        self.check()
         if not 0 <= self.label_smoothing <= 1:
             raise ValueError(f"label_smoothing must lie in 0..1, not {self.label_smoothing!r}")
-        choose("reduction", self.reduction, REDUCTIONS)
         self.carry()
 
 
@@ -42,7 +41,7 @@ class SigmoidOptions(Coded):
     reduction: str
 
     def __post_init__(self) -> None:
-        choose("reduction", self.reduction, REDUCTIONS)
+        self.check()
         self.carry()
 
 

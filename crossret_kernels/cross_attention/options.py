@@ -12,11 +12,8 @@ from crossret_kernels.inputs.options import (
     DIRECTIONS,
     FLOAT32_TINY,
     Directed,
-    check_flag,
     check_number,
     checked,
-    choose,
-    keep_numbers,
 )
 from crossret_kernels.padded.arithmetic import POOLINGS
 
@@ -84,7 +81,8 @@ class ScanOptions(Directed):
         "float lambda_lse, int relevance, bool focal, float? threshold"
     )
     modes: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "direction": DIRECTIONS, "raw_feature_norm": NORM_MODES, "pooling": POOLINGS, "relevance": RELEVANCES,
+        "direction": (*DIRECTIONS, "both"), "raw_feature_norm": NORM_MODES, "pooling": POOLINGS,
+        "relevance": RELEVANCES,
     }  # fmt: skip
     direction: str = "t2i"
     normalize: bool = False
@@ -99,16 +97,10 @@ class ScanOptions(Directed):
 
     def __post_init__(self) -> None:
         both, pair = self.direction == "both", self.lambda_softmax
-        for name, allowed in self.modes.items():
-            choose(name, getattr(self, name), (*allowed, "both") if name == "direction" else allowed)
-        for name in ("normalize", "focal"):
-            check_flag(name, getattr(self, name))
-        keep_numbers(self, "clip_slope", "lambda_lse", *(() if self.threshold is None else ("threshold",)))
-        if not isinstance(pair, tuple):
-            keep_numbers(self, "lambda_softmax")
-        elif not both or len(pair) != 2:
-            raise ValueError(f"lambda_softmax is a number, or of direction 'both' a pair (t2i, i2t), not {pair!r}")
-        else:
+        self.check(*(("lambda_softmax",) if isinstance(pair, tuple) else ()))
+        if isinstance(pair, tuple):
+            if not both or len(pair) != 2:
+                raise ValueError(f"lambda_softmax is a number, or of direction 'both' a pair (t2i, i2t), not {pair!r}")
             object.__setattr__(self, "lambda_softmax", tuple(check_number("lambda_softmax", x) for x in pair))
         if self.lambda_lse < FLOAT32_TINY:
             raise ValueError(f"lambda_lse must be above 0 in float32, not {self.lambda_lse!r}")

@@ -58,21 +58,22 @@ class Items(ItemBlocks[Block], Protocol[Block]):
         """Blocks of bounded bytes of these items (m,), which ascend: which of the m a block holds, and the block."""
 
 
-def bounded_runs(item_bytes: NDArray[np.int64], most: int) -> list[slice]:
+def bounded_runs(item_bytes: NDArray[np.int64], most: int, bound: int | None = None) -> list[slice]:
     """Successive items in runs of at most `most` that take bounded bytes padded to their longest, or of a single one.
 
     Args:
-        item_bytes: (n,) what each takes alone.
+        item_bytes: (n,) what each takes alone, at least 1, or anything else that is bounded.
     """
     runs: list[slice] = []
     if not len(item_bytes):
         return runs
-    window = min(most, max(1, BLOCK_BYTES // int(item_bytes.min())))
+    bound = BLOCK_BYTES if bound is None else bound
+    window = min(most, max(1, bound // int(item_bytes.min())))
     start = 0
     while start < len(item_bytes):
         longest = np.maximum.accumulate(item_bytes[start : start + window])
         padded = longest * np.arange(1, len(longest) + 1)
-        stop = start + max(1, int(np.searchsorted(padded, BLOCK_BYTES, side="right")))
+        stop = start + max(1, int(np.searchsorted(padded, bound, side="right")))
         runs.append(slice(start, stop))
         start = stop
     return runs

@@ -37,6 +37,17 @@ class Coded:
         """Names of the fields that operations take, in their order."""
         return [argument.split()[-1] for argument in cls.schema.split(", ")]
 
+    def check(self, *apart: str) -> None:
+        """TypeError or ValueError where a field is none of its modes, no flag or no number; which are then floats."""
+        for kind, name in (argument.split() for argument in self.schema.split(", ")):
+            value = getattr(self, name)
+            if name in self.modes:
+                choose(name, value, self.modes[name])
+            elif kind == "bool":
+                check_flag(name, value)
+            elif name not in apart and (kind == "float" or (kind == "float?" and value is not None)):
+                keep_numbers(self, name)
+
     def carry(self) -> None:
         """Keeps the codes of the fields, once they are checked."""
         modes, coded = self.modes, [(name, getattr(self, name)) for name in self.coded()]

@@ -12,10 +12,7 @@ from crossret_kernels.inputs.options import (
     DIRECTIONS,
     FLOAT32_TINY,
     Directed,
-    check_flag,
     checked,
-    choose,
-    keep_numbers,
 )
 from crossret_kernels.padded import arithmetic
 
@@ -82,10 +79,7 @@ class MaxSimOptions(Directed):
     temperature: float = 0.1
 
     def __post_init__(self) -> None:
-        for name, allowed in self.modes.items():
-            choose(name, getattr(self, name), allowed)
-        check_flag("normalize", self.normalize)
-        keep_numbers(self, "clip_slope", "lambda_lse", "temperature")
+        self.check()
         if self.clip_slope < 0:
             raise ValueError(f"clip_slope must be at least 0, not {self.clip_slope!r}")
         for name in ("lambda_lse", "temperature"):

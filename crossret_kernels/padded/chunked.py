@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from crossret_kernels.inputs.blocks import bounded_runs
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.tensors import checkable
 from crossret_kernels.operations import needs_gradient
@@ -266,17 +268,9 @@ def _split_by_width(side: Ragged) -> bool:
     return side.by_width or (side.offsets is None and not checkable())
 
 
-def runs(lengths: Sequence[int], rows: int) -> list[list[int]]:
+def runs(lengths: list[int], rows: int) -> list[list[int]]:
     """Lengths of successive items, in groups whose padded form stays within `rows`, of one item at least."""
-    groups: list[list[int]] = []
-    longest = 0
-    for length in lengths:
-        longest = max(longest, length)
-        if not groups or longest * (len(groups[-1]) + 1) > rows:
-            groups.append([])
-            longest = length
-        groups[-1].append(length)
-    return groups
+    return [lengths[run] for run in bounded_runs(np.asarray(lengths), len(lengths), rows)]
 
 
 def split(side: Ragged, rows: int) -> list[Ragged]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from crossret_kernels.inputs.options import Coded, choose, keep_numbers
+from crossret_kernels.inputs.options import Coded
 from crossret_kernels.inputs.score_matrix import REDUCTIONS
 
 NEGATIVES = ("hardest", "sum", "softmax")
@@ -24,9 +24,7 @@ class LossOptions(Coded):
     reduction: str
 
     def __post_init__(self) -> None:
-        for name, allowed in self.modes.items():
-            choose(name, getattr(self, name), allowed)
-        keep_numbers(self, "margin", "p")
+        self.check()
         if self.p < 1:
             raise ValueError(f"p must be at least 1, not {self.p!r}")
         self.carry()
