@@ -41,8 +41,8 @@ def attend_pairs(
     context, query = pair_items(pairs, pair, KIND)
     c_rows, c_here, c_place, _ = context_rows(contexts, context, KIND)
     q_rows, q_here, q_place, _ = query_rows(queries, query, KIND)
-    s, lengths, _q_scale, c_scale, _x, _factor, _n, p = pair_attention(
-        contexts, queries, c_rows, c_here, q_rows, q_here, D, slope, setting, KIND
+    s, lengths, _q_scale, c_scale, _x, _factor, _n, p, _dp = pair_attention(
+        contexts, queries, c_rows, c_here, q_rows, q_here, attended, q_rows, D, slope, setting, False, KIND
     )
     # Attended vectors by columns.
     weighted = tl.trans(p * c_scale[:, None])
@@ -137,12 +137,13 @@ def pair_gradients(
     c_rows, c_here, c_place, _ = context_rows(contexts, context, KIND)
     q_rows, q_here, q_place, _ = query_rows(queries, query, KIND)
     both = c_here[:, None] & q_here[None, :]
-    s, lengths, q_scale, c_scale, x, factor, n, p = pair_attention(
-        contexts, queries, c_rows, c_here, q_rows, q_here, D, slope, setting, KIND
-    )
-    # Attended vectors, as in the forward pass, and products with their gradients.
-    dp = tl.full((KIND.C, KIND.Q), 0, tl.float32)
     cells = (pair * query_slots + tl.where(q_here, q_place, 0)) * D
+    ATTENDED: tl.constexpr = KIND.ATTENDED
+    s, lengths, q_scale, c_scale, x, factor, n, p, dp = pair_attention(
+        contexts, queries, c_rows, c_here, q_rows, q_here, result_grads.attended, cells, D, slope, setting, ATTENDED,
+        KIND,
+    )  # fmt: skip
+    # Attended vectors, as in the forward pass.
     weighted = tl.trans(p * c_scale[:, None])
     squares = tl.full((KIND.Q,), 0, tl.float32)
     gram = tl.full((KIND.C, KIND.Q), 0, tl.float32)
@@ -151,9 +152,6 @@ def pair_gradients(
         a = tl.dot(weighted, rows, input_precision=KIND.SECOND)
         squares += tl.sum(a * a, 1)
         gram = tl.dot(rows, tl.trans(a), gram, input_precision=KIND.SECOND)
-        if KIND.ATTENDED:
-            grad = load_columns(result_grads.attended, cells, q_here, d, D, KIND)
-            dp = tl.dot(rows, tl.trans(grad), dp, input_precision=KIND.SECOND)
     # Pooling and relevance.
     r, least, whole = cosines(tl.sum(p * s, 0), squares, lengths)
     r = tl.where(q_here, r, 0.0)

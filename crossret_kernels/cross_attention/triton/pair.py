@@ -182,9 +182,15 @@ def scales(squares, KIND: tl.constexpr):
 
 
 @triton.jit
-def pair_attention(contexts, queries, c_rows, c_here, q_rows, q_here, D, slope, setting, KIND: tl.constexpr):
-    """(Similarities (C, Q), lengths and scales of queries, scales of contexts; what `normed` has; the weights)."""
+def pair_attention(
+    contexts, queries, c_rows, c_here, q_rows, q_here, grads, cells, D, slope, setting, GRADS: tl.constexpr,
+    KIND: tl.constexpr,
+):  # fmt: skip
+    """(Similarities (C, Q), lengths and scales of queries, scales of contexts; what `normed` has; the weights; of GRADS
+    the contexts' products with the gradients of attended vectors, which begin at these cells).
+    """
     s = tl.full((KIND.C, KIND.Q), 0, tl.float32)
+    dp = tl.full((KIND.C, KIND.Q), 0, tl.float32)
     c_squares = tl.full((KIND.C,), 0, tl.float32)
     q_squares = tl.full((KIND.Q,), 0, tl.float32)
     for d in range(0, D, K):
@@ -194,6 +200,9 @@ def pair_attention(contexts, queries, c_rows, c_here, q_rows, q_here, D, slope, 
         if KIND.NORMALIZE:
             c_squares += tl.sum(x.to(tl.float32) * x.to(tl.float32), 1)
         q_squares += tl.sum(y.to(tl.float32) * y.to(tl.float32), 1)
+        if GRADS:
+            grad = load_columns(grads, cells, q_here, d, D, KIND)
+            dp = tl.dot(x.to(tl.float32), tl.trans(grad), dp, input_precision=KIND.SECOND)
     _, c_scale = scales(c_squares, KIND)
     lengths, q_scale = scales(q_squares, KIND)
     if KIND.PROJECTS:  # which counts each query's length for 1
@@ -201,7 +210,7 @@ def pair_attention(contexts, queries, c_rows, c_here, q_rows, q_here, D, slope, 
     s = s * c_scale[:, None] * q_scale[None, :]
     both = c_here[:, None] & q_here[None, :]
     x, factor, n = normed(s, both, slope, KIND)
-    return s, lengths, q_scale, c_scale, x, factor, n, attention(n, both, setting, KIND)
+    return s, lengths, q_scale, c_scale, x, factor, n, attention(n, both, setting, KIND), dp
 
 
 @triton.jit
