@@ -47,8 +47,6 @@ WORDS = torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(1))
 # For float32: those behind it multiply bfloat16.
 FASTEST = [isa for isa in torch.ops.crossret.cpu_isas().split() if isa in ("base", "avx2", "avx512", "neon")][-1]
 
-# Of features on the CPU; why there is no library is `backends._load`'s to say.
-CUDA_REFUSAL = backends.CUDA_MISSING or "it runs on CUDA devices but the features are on cpu"
 ROCM_REFUSAL = "it is written for NVIDIA's GPUs, this PyTorch is built for ROCm 6.4"
 
 functions = pytest.mark.parametrize("function", FUNCTIONS)

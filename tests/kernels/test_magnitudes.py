@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from crossret_kernels import maxsim_scores, scan_attention, scan_scores
+from crossret_kernels import scan_attention, scan_scores
 from crossret_kernels.cross_attention.attention import attention_logits
 from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.inputs.options import FLOAT32_MAX, FLOAT32_TINY
@@ -31,7 +31,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")  # tensors this small gain no
 backends = pytest.mark.parametrize("backend", BACKENDS)
 directions = pytest.mark.parametrize("direction", DIRECTIONS)
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-functions = pytest.mark.parametrize("function", [scan_scores, maxsim_scores])
 ALL_PAIRS = torch.cartesian_prod(torch.arange(3), torch.arange(4))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ from crossret_kernels.inputs.call import as_sides
 from crossret_kernels.promises import GRADIENTS, RESULTS
 from tests.kernels.gated_attention.batches import GatedBatch, gated_batches, gated_parameters, paper_score
 from tests.kernels.strategies import examples
+from tests.kernels.told import told
 from tests.kernels.tolerance import EPS, gradient_bounds, score_weights
 
 BACKENDS = ("torch", "reference")
@@ -223,10 +223,10 @@ ERRORS: tuple[tuple[str, Callable[[], dict[str, Any]], type[Exception], str], ..
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "error", "message"), [pytest.param(*case[1:], id=case[0]) for case in ERRORS])
-def test_mistakes_are_named(changes: Callable[[], dict[str, Any]], error: type[Exception], message: str) -> None:
-    names = ("regions", "words", "region_lengths", "word_lengths")
+def score(changes: Callable[[], dict[str, Any]]) -> Tensor:
     arguments, keywords = batch().call()
-    call = dict(zip(names, arguments, strict=True)) | keywords | changes()
-    with pytest.raises(error, match=re.escape(message)):
-        gated_attention_scores(**call)
+    names = ("regions", "words", "region_lengths", "word_lengths")
+    return gated_attention_scores(**dict(zip(names, arguments, strict=True)) | keywords | changes())
+
+
+test_mistakes_are_named = told(score, {name: case for name, *case in ERRORS})

@@ -90,13 +90,6 @@ class Launch:
         return f"{self.name} {parts} {[options[name] for name in ('num_warps', 'num_stages', 'maxnreg')]}"
 
 
-class Forgetful(dict[Any, Any]):
-    """Keeps nothing."""
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        pass
-
-
 @contextmanager
 def recorded(shared: int = SHARED_LIMITS[90]) -> Iterator[list[Launch]]:
     """Collects launches for a device with so many KiB of shared memory a block.

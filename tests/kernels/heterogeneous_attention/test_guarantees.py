@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,14 +17,10 @@ from crossret_kernels import (
 from crossret_kernels.heterogeneous_attention import pairs as pairs_module
 from crossret_kernels.heterogeneous_attention import torch as heterogeneous_in_torch
 from crossret_kernels.padded import items
-from tests.kernels.heterogeneous_attention.calls import BACKENDS, LENGTHS, PAIRS, make_layers, make_sides
-from tests.kernels.strategies import DIRECTIONS
+from tests.kernels.heterogeneous_attention.calls import LENGTHS, PAIRS, make_layers, make_sides
 from tests.kernels.threads import by_any_threads
+from tests.kernels.told import told
 from tests.kernels.tolerance import cpu_isa, score_weights
-
-backends = pytest.mark.parametrize("backend", BACKENDS)
-directions = pytest.mark.parametrize("direction", DIRECTIONS)
-
 
 # --- chunks, layouts, items
 
@@ -297,9 +292,7 @@ OPTIONS_AND_MESSAGES: tuple[tuple[dict[str, Any], type[Exception], str], ...] = 
     ({"pairs": torch.tensor([[0, 4]])}, ValueError, "pairs[0] names caption 4, but there are 4 captions"),
     ({"region_lengths": [5, 0, 1]}, ValueError, "region_lengths[1] is 0: every image needs at least one row"),
 )  # fmt: skip
-
-
-@pytest.mark.parametrize(("options", "error", "message"), OPTIONS_AND_MESSAGES)
-def test_mistakes_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=re.escape(message)):
-        heterogeneous_scores(*make_sides(), **{"layers": LAYERS, **options})
+test_mistakes_are_named = told(
+    lambda options: heterogeneous_scores(*make_sides(), **{"layers": LAYERS, **options}),
+    {case[-1]: case for case in OPTIONS_AND_MESSAGES},
+)

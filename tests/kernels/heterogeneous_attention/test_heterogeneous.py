@@ -33,7 +33,6 @@ from tests.kernels.heterogeneous_attention.calls import (
 from tests.kernels.strategies import DIRECTIONS, IN_HALF_RANGE, Features, examples
 from tests.kernels.tolerance import EPS, ISAS, cpu_isa, gradient_bounds
 
-backends = pytest.mark.parametrize("backend", BACKENDS)
 directions = pytest.mark.parametrize("direction", DIRECTIONS)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from crossret_kernels import maxsim_scores, scan_scores
 from crossret_kernels.inputs.tensors import as_tensor
+from tests.kernels.told import told
 
 RANDOM = np.random.default_rng(0)
 REGIONS = RANDOM.standard_normal((3, 5, 8), np.float32)
@@ -56,7 +56,6 @@ def test_nothing_is_copied(dtype: type[np.generic], writeable: bool) -> None:
 
 
 BACKWARDS, SWAPPED = REGIONS[:, ::-1], REGIONS.astype(REGIONS.dtype.newbyteorder())
-FIELDS = np.zeros((3, 5, 8), np.dtype([("x", "<f4"), ("y", "u1")]))["x"]
 UNALIGNED = np.zeros(REGIONS.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(REGIONS.shape)
 MISTAKES: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
     "objects": (REGIONS.astype(object), {}, TypeError, "regions must hold numbers that a tensor can, not object"),
@@ -72,12 +71,6 @@ MISTAKES: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
     "large pairs": (REGIONS, {"pairs": np.array([[40000, 0]], np.uint16)}, ValueError, "names image 40000, but"),
     "mask": (REGIONS, {"region_mask": masks()["region_mask"][:, ::-1]}, ValueError, "region_mask has strides (5, -1)"),
 }  # fmt: skip
-
-
-@functions
-@pytest.mark.parametrize(("regions", "options", "error", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_mistakes_are_named(
-    function: Callable[..., Tensor], regions: Any, options: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=re.escape(message)):
-        function(regions, WORDS, **options)
+test_mistakes_are_named = told(
+    lambda function, regions, options: function(regions, WORDS, **options), MISTAKES, scan_scores, maxsim_scores
+)

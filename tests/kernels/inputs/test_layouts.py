@@ -7,7 +7,6 @@ where there is no row is NaN, is never read and has no gradient.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from crossret_kernels.padded import chunked
 from tests.kernels.gated_attention.batches import gated_parameters
 from tests.kernels.heterogeneous_attention.calls import make_layers
 from tests.kernels.strategies import examples, maxsim_options, scan_options
+from tests.kernels.told import told
 from tests.kernels.tolerance import score_weights
 
 DIM = 8
@@ -286,15 +286,12 @@ def test_an_empty_item_of_a_corpus_scores_it(best: Callable[..., Any], value: fl
     assert indices[1:, place].tolist() == [[1, 4], [1, 4]] and (values[1:, place] == value).all()
 
 
-@functions
-@pytest.mark.parametrize(
-    ("value", "error", "message"),
-    [
-        (math.nan, ValueError, "empty_score must be a finite number in float32, not nan"),
-        (True, TypeError, "empty_score must be a number, not bool"),
-        ("0", TypeError, "empty_score must be a number, not str"),
-    ],
+SCORELESS = {
+    "nan": (math.nan, ValueError, "empty_score must be a finite number in float32, not nan"),
+    "flag": (True, TypeError, "empty_score must be a number, not bool"),
+    "text": ("0", TypeError, "empty_score must be a number, not str"),
+}
+ONES = torch.ones(1, 1, DIM)
+test_what_is_no_score = told(
+    lambda function, value: function(ONES, ONES, empty_score=value), SCORELESS, scan_scores, maxsim_scores
 )
-def test_what_is_no_score(function: Callable[..., Tensor], value: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=re.escape(message)):
-        function(torch.ones(1, 1, DIM), torch.ones(1, 1, DIM), empty_score=value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +24,7 @@ from crossret_kernels import (
 from tests.kernels.gated_attention.batches import gated_parameters
 from tests.kernels.heterogeneous_attention.calls import make_layers
 from tests.kernels.holes import Holes
+from tests.kernels.told import told
 
 DTYPES = {"cpu": torch.float32, "torch": torch.float64, "reference": torch.float64}
 PAIRS = torch.tensor([[2, 1], [0, 0], [2, 3], [1, 1], [2, 1]])
@@ -97,7 +97,6 @@ def test_argmax_names_the_masks_places(backend: str, direction: str, pairs: Tens
 GENERATOR = torch.Generator().manual_seed(3)
 CONTEXTS = [torch.randn(n, 2, DIM, generator=GENERATOR) for n in (3, 4)]
 PARAMETERS = gated_parameters(DIM, DIM, 5, 6, 7, GENERATOR)
-LAYERS = make_layers(2, DIM)
 
 
 @pytest.mark.parametrize("backend", ["torch", "reference"])
@@ -197,12 +196,6 @@ MISTAKES: dict[str, tuple[Any, Any, type[Exception], str]] = {
                "region_mask goes with padded regions only"),
     "words": (REGIONS, {"word_mask": MASK}, ValueError, "word_mask must have shape (n, L) = (4, 6), got (3, 5)"),
 }  # fmt: skip
-
-
-@functions
-@pytest.mark.parametrize(("regions", "options", "error", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_mistakes_are_named(
-    function: Callable[..., Tensor], regions: Any, options: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=re.escape(message)):
-        function(regions, WORDS, **options)
+test_mistakes_are_named = told(
+    lambda function, regions, options: function(regions, WORDS, **options), MISTAKES, scan_scores, maxsim_scores
+)

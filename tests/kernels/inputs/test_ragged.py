@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels import maxsim_scores, scan_scores
+from tests.kernels.told import told
 
 FUNCTIONS = (scan_scores, maxsim_scores)
 BACKENDS = ("cpu", "torch", "reference")
@@ -159,16 +159,9 @@ ERRORS: tuple[Case, ...] = (
     ("nested", lambda: ([torch.nested.nested_tensor([PACKED])], WORDS), TypeError, "regions[0] must be a dense tensor"),
     ("other device", lambda: ([PACKED, PACKED.to("meta")], WORDS), ValueError, "regions[1] is on meta but regions[0]"),
 )  # fmt: skip
-
-
-@functions
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
-@pytest.mark.parametrize(("arguments", "error", "message"), [pytest.param(*case[1:], id=case[0]) for case in ERRORS])
-def test_bad_input_is_named_with_its_place(
-    function: Callable[..., Tensor], arguments: Callable[[], tuple[Any, ...]], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=re.escape(message)):
-        function(*arguments())
+test_bad_input_is_named_with_its_place = pytest.mark.filterwarnings("ignore:The PyTorch API of nested:UserWarning")(
+    told(lambda function, given: function(*given()), {name: case for name, *case in ERRORS}, *FUNCTIONS)
+)
 
 
 MANY = 500
@@ -190,13 +183,8 @@ MANY_ERRORS: tuple[tuple[Callable[[], tuple[tuple[Any, ...], dict[str, Any]]], s
     (lambda: ((MANY_ROWS, MANY_ROWS[:1]), {"candidates": many(UP_TO[:-1], 400, -1)[None]}),
      "candidates[0][400] names image -1"),
 )  # fmt: skip
-
-
-@functions
-@pytest.mark.parametrize(("call", "message"), MANY_ERRORS)
-def test_many_integers_are_checked_as_few_are(
-    function: Callable[..., Tensor], call: Callable[[], tuple[tuple[Any, ...], dict[str, Any]]], message: str
-) -> None:
-    arguments, options = call()
-    with pytest.raises(ValueError, match=re.escape(message)):
-        function(*arguments, **options)
+test_many_integers_are_checked_as_few_are = told(
+    lambda function, call: function(*call()[0], **call()[1]),
+    {message: (call, ValueError, message) for call, message in MANY_ERRORS},
+    *FUNCTIONS,
+)

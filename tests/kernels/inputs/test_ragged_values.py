@@ -27,6 +27,7 @@ from crossret_kernels import (
 from crossret_kernels.inputs import tensors as checks
 from crossret_kernels.late_interaction import explain, maxsim, retrieve
 from crossret_kernels.padded.forms import pack_items, pad_items
+from tests.kernels.told import told
 
 N, LONGEST, DIM = 4, 5, 8
 LENGTHS = torch.tensor([5, 2, 4, 1])
@@ -152,13 +153,7 @@ CASES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "beside, in topk": (lambda: scan_topk(Ragged(PADDED), PADDED, LENGTHS, k=1), ValueError, "a Ragged knows its"),
     "other D": (lambda: scan_scores(Ragged(PADDED), PADDED[..., :3]), ValueError, "regions have D = 8 but words have"),
 }
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_mistakes_are_told(case: str) -> None:
-    call, error, message = CASES[case]
-    with pytest.raises(error, match=re.escape(message)):
-        call()
+test_mistakes_are_told = told(lambda call: call(), CASES)
 
 
 def test_arrays_are_shared() -> None:

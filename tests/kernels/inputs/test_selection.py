@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -27,6 +27,7 @@ from crossret_kernels import (
 )
 from tests.kernels.gated_attention.batches import gated_parameters
 from tests.kernels.heterogeneous_attention.calls import make_layers
+from tests.kernels.told import told
 
 FUNCTIONS = (scan_scores, maxsim_scores)
 BACKENDS = ("cpu", "torch", "reference")
@@ -38,7 +39,6 @@ PAIRS = torch.tensor([[2, 1], [0, 0], [0, 0], [1, 3], [2, 1], [0, 2]])
 
 functions = pytest.mark.parametrize("function", FUNCTIONS)
 backends = pytest.mark.parametrize("backend", BACKENDS)
-directions = pytest.mark.parametrize("direction", ["t2i", "i2t"])
 
 
 @functions
@@ -225,24 +225,15 @@ SCAN_ERRORS: tuple[Case, ...] = (
 )
 
 
-def cases(*tables: tuple[Case, ...]) -> list[Any]:
-    return [pytest.param(*case[1:], id=case[0]) for table in tables for case in table]
+def named(*tables: tuple[Case, ...]) -> dict[str, Sequence[Any]]:
+    return {name: case for table in tables for name, *case in table}
 
 
-@functions
-@pytest.mark.parametrize(("options", "error", "message"), cases(SELECTION_ERRORS, OPTION_ERRORS))
-def test_bad_selections_and_options_are_named(
-    function: Callable[..., Tensor], options: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=re.escape(message)):
-        function(REGIONS, WORDS, **options)
-
-
-@pytest.mark.parametrize(("options", "error", "message"), cases(SCAN_ERRORS))
-def test_bad_numbers_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    """Ahead of any backend."""
-    with pytest.raises(error, match=re.escape(message)):
-        scan_scores(REGIONS, WORDS, **options)
+test_bad_selections_and_options_are_named = told(
+    lambda function, options: function(REGIONS, WORDS, **options), named(SELECTION_ERRORS, OPTION_ERRORS), *FUNCTIONS
+)
+# Ahead of any backend.
+test_bad_numbers_are_named = told(lambda options: scan_scores(REGIONS, WORDS, **options), named(SCAN_ERRORS))
 
 
 @functions
@@ -274,12 +265,9 @@ MAXSIM_ERRORS: tuple[Case, ...] = (
     ("side", {"region_weights": torch.ones(3, 2)}, ValueError,
      "region_weights weigh maxima that this direction does not take: word_weights do"),
 )  # fmt: skip
-
-
-@pytest.mark.parametrize(("options", "error", "message"), cases(MAXSIM_ERRORS))
-def test_bad_options_of_sum_max_are_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=re.escape(message)):
-        maxsim_scores(REGIONS, WORDS, **options)
+test_bad_options_of_sum_max_are_named = told(
+    lambda options: maxsim_scores(REGIONS, WORDS, **options), named(MAXSIM_ERRORS)
+)
 
 
 def test_places_are_of_one_direction_and_of_maxima() -> None:

@@ -27,6 +27,7 @@ from tests.kernels.maxsim.late import (
     QUERY_MASK,
     oracle,
 )
+from tests.kernels.told import told
 
 
 @pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
@@ -165,12 +166,7 @@ MISTAKES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: retrieve(QUERIES, DOCUMENTS, k=1, candidates="faiss"), TypeError,  # type: ignore[arg-type]
      "candidates must be an array, a tensor or a list of rows, not str"),
 ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("call", "error", "message"), MISTAKES, ids=[message for _, _, message in MISTAKES])
-def test_mistakes_are_named(call: Callable[[], Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=re.escape(message)):
-        call()
+test_mistakes_are_named = told(lambda call: call(), {case[-1]: case for case in MISTAKES})
 
 
 class TestBoth:

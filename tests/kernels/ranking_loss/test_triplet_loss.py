@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from tests.kernels.ranking_loss.checks import (
     oracle,
 )
 from tests.kernels.strategies import examples
+from tests.kernels.told import told
 
 BACKENDS = ("torch", "reference")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -203,11 +203,6 @@ ERRORS: tuple[tuple[str, Any, dict[str, Any], type[Exception], str], ...] = (
     ("p infinite", TWO, {"p": float("inf")}, ValueError, "p must be a finite number"),
     ("backend", TWO, {"backend": "cuda"}, UnsupportedByBackend, "backend 'cuda' cannot serve this call"),
 )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("scores", "options", "error", "message"), [pytest.param(*case[1:], id=case[0]) for case in ERRORS]
+test_mistakes_are_named = told(
+    lambda scores, options: triplet_loss(scores, **options), {name: case for name, *case in ERRORS}
 )
-def test_mistakes_are_named(scores: Any, options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=re.escape(message)):
-        triplet_loss(scores, **options)
