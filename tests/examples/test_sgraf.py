@@ -47,8 +47,7 @@ def test_scores_and_gradients_are_those_of_the_formulas(filtration: bool) -> Non
     weights = torch.randn(2, 3).double()
     wanted = [*sides, *model.parameters()]
     ours, theirs = (torch.autograd.grad(x, wanted, weights, retain_graph=True) for x in (scores, expected))
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9)
 
 
 def test_gradients_of_pairs_that_have_one_are_those_of_all() -> None:
@@ -65,8 +64,7 @@ def test_gradients_of_pairs_that_have_one_are_those_of_all() -> None:
             sgraf.backward(model, *items, triplet_loss)
         found.append([parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None])
     assert len(found[0]) == len(list(model.parameters()))
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(*found)
 
 
 @pytest.mark.parametrize("filtration", [False, True], ids=["SGR", "SAF"])

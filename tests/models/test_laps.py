@@ -76,8 +76,7 @@ def test_gradients_are_those_of_the_formulas(variant: str) -> None:
         model.zero_grad()
         (scores * weights).sum().backward(retain_graph=True)
         gradients.append([parameter.grad for parameter in model.parameters()])
-    for ours, theirs in zip(*gradients, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-12)
 
 
 def test_no_images_or_no_captions_have_no_scores() -> None:

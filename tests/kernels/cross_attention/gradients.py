@@ -67,8 +67,7 @@ class Gradients:
         for grad in (torch.tensor(0.5).expand_as(scores), wide.T if not listed else wide):
             found = torch.autograd.grad(scores, sides, grad, retain_graph=True)
             expected = torch.autograd.grad(scores, sides, grad.contiguous(), retain_graph=True)
-            for ours, true in zip(found, expected, strict=True):
-                assert torch.equal(ours, true)
+            torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
     def test_of_equal_relevances_the_first_gets_the_gradient(self, kernels: Kernels) -> None:
         regions = torch.tensor([[[1.0, 2.0], [3.0, -1.0]]])
@@ -100,5 +99,4 @@ class Gradients:
             scores = kernels.score(*sides, *batch.lengths)
             scores.square().sum().backward()
             results.append((scores, sides[0].grad, sides[1].grad))
-        for once, again in zip(*results, strict=True):
-            assert torch.equal(once, again)
+        torch.testing.assert_close(*results, rtol=0, atol=0)

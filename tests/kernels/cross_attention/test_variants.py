@@ -88,8 +88,7 @@ def test_scores_and_gradients_are_the_papers(formula: Callable[..., Tensor], opt
     for backend in ("reference", "torch"):
         scores = scan_scores(*own, *LENGTHS, backend=backend, **options)
         torch.testing.assert_close(scores, expected, rtol=1e-6, atol=1e-8)
-        for ours, theirs in zip(torch.autograd.grad((scores * weights).sum(), own), gradients, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(torch.autograd.grad((scores * weights).sum(), own), gradients, rtol=1e-6, atol=1e-7)
 
 
 def test_a_projection_is_the_cosine_times_the_length_of_the_query() -> None:
@@ -183,8 +182,7 @@ def test_ties_share_the_gradients_of_minmax(threshold: float | None) -> None:
             loss = (result.weights * weights).sum() + (result.attended[..., :5] * weights).sum() + result.scores.sum()
             made.append((result.weights, *torch.autograd.grad(loss, (regions, words))))
     for own in made:
-        for ours, expected in zip(own, made[-1], strict=True):
-            torch.testing.assert_close(ours, expected)
+        torch.testing.assert_close(own, made[-1])
 
 
 @pytest.mark.parametrize(("backend", "isa"), SERVED)
@@ -236,8 +234,7 @@ def test_both_directions_are_the_mean(listed: bool, backend: str, monkeypatch: p
             ]
             scores = each[0] / 2 + each[1] / 2
         made.append((scores, *torch.autograd.grad(scores.sum(), (regions, words))))
-    for ours, expected in zip(*made, strict=True):
-        torch.testing.assert_close(ours, expected)
+    torch.testing.assert_close(*made)
     assert (made[0][0] == -3.4e38).sum() == (2 if listed else 4)
 
 
