@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -30,6 +31,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 # Workers of pytest-xdist share the cores; without this each would start a thread for every core.
 _workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // _workers))
+
+
+@pytest.fixture
+def crossret(capsys: pytest.CaptureFixture[str]) -> Any:
+    """The command, as tests of all rooms call it; those of the kernels do without what it imports."""
+    from tests.cli.command import Cli
+
+    return Cli(capsys)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ from crossret.hyperparameters import HanConfig, ScanConfig
 from crossret.losses import (
     DiversityLoss,
     InfoNceLoss,
-    IntraPairLoss,
     MatchingLoss,
     SigmoidLoss,
     StructurePreservingLoss,
@@ -110,32 +109,6 @@ def test_hyper_parameters_choose_the_loss() -> None:
     assert ScanConfig(**sizes, loss="infonce").unused()[:2] == ["margin", "negatives"]
     assert {"margin", "negatives", "p"} <= set(HanConfig(**sizes, loss="infonce").unused())
     assert "margin" not in ScanConfig(**sizes).unused()
-
-
-@pytest.mark.parametrize(("margin", "levels"), [(0.25, 3), (0.25, 2), (0.9, 3), (0.0, 1)])
-def test_intra_pair_is_equation_22(margin: float, levels: int) -> None:
-    scores = levels * SCORES.double().tanh().fill_diagonal_(0.0) + levels * torch.diag(
-        torch.tensor([0.9, 0.5, -0.3, 1])
-    )
-    expected = 0.0
-    for pair in range(4):
-        distance = 1 - scores[pair, pair].item() / levels
-        expected += max(0.0, distance - margin) + max(0.0, distance - margin)
-    assert IntraPairLoss(margin, levels)(scores).item() == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize("squared", [False, True])
-def test_diversity_is_equation_5_over_the_batch(squared: bool) -> None:
-    items = torch.rand(4, 3, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    items[1, :, 3:] = 0  # padding
-    expected = 0.0
-    for heads in items.tolist():
-        square = 0.0
-        for m, a in enumerate(heads):
-            for n, b in enumerate(heads):
-                square += (sum(x * y for x, y in zip(a, b, strict=True)) - (m == n)) ** 2
-        expected += (square if squared else math.sqrt(square)) / 4
-    assert DiversityLoss(squared=squared)(items.mT).item() == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("squared", [False, True])

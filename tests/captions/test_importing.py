@@ -18,11 +18,6 @@ from tests.cli.command import Cli
 from tests.compat.features.test_bottom_up import write
 
 
-@pytest.fixture
-def crossret(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(capsys)
-
-
 def image(number: int, split: str = "train", captions: int = 5, **others: Any) -> dict[str, Any]:
     sentences = [
         {"raw": f" Image {number},\n caption {caption}. ", "sentid": 10 * number + caption}

@@ -9,17 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cli.command import TINY, Cli, run
+from tests.cli.command import TINY, run
 
 
 @pytest.fixture(scope="module", autouse=True)
 def small(one_thread: None) -> None:
     """Tiny models gain nothing from threads, and commands with --threads change the number for the whole process."""
-
-
-@pytest.fixture
-def crossret(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(capsys)
 
 
 @pytest.fixture(scope="module")

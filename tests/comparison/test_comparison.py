@@ -27,11 +27,6 @@ SCAN = "scan embed_dim=8 word_dim=4 epochs=2 batch_size=16 log_every=2"
 MHSAN = "mhsan feature_dim=8 embed_dim=8 word_dim=4 attention_dim=4 heads=2 epochs=1"
 
 
-@pytest.fixture
-def crossret(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(capsys)
-
-
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("comparison") / "scenes"

@@ -52,15 +52,6 @@ def test_words_are_encoded_as_in_equations_14_to_16(
             assert not encoded[item, length:].any()
 
 
-def test_regions_are_projected_one_by_one() -> None:
-    encoder = RegionEncoder(6, 4, normalize=False)
-    features = torch.randn(2, 3, 6)
-    expected = torch.einsum("oi,nri->nro", encoder.fc.weight, features) + encoder.fc.bias
-    torch.testing.assert_close(encoder(features), expected)
-    encoder.normalize = True
-    torch.testing.assert_close(encoder(features), expected / expected.norm(dim=2, keepdim=True))
-
-
 def test_parameters_are_initialised_as_the_paper_s() -> None:
     torch.manual_seed(0)
     linear = RegionEncoder(300, 200).fc

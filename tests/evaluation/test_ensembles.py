@@ -16,14 +16,6 @@ def matrices(n: int) -> list[NDArray[np.float32]]:
     return list(np.random.default_rng(0).standard_normal((n, 3, 5)).astype(np.float32))
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_the_mean_of_all_members(n: int) -> None:
-    members = matrices(n)
-    mean = average_scores([member.copy for member in members])
-    assert mean.dtype == np.float32
-    np.testing.assert_allclose(mean, np.mean(members, axis=0), rtol=1e-6, atol=1e-7)
-
-
 @pytest.mark.parametrize(
     ("members", "message"),
     [

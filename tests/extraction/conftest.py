@@ -12,7 +12,6 @@ from PIL import Image
 pytest.importorskip("transformers", reason="encoders are those of transformers")
 
 from crossret.data import render_scenes
-from tests.cli.command import Cli
 from tests.extraction.models import PICTURE_MODELS, save_bert, save_pictures_model, save_two_towers
 
 
@@ -20,11 +19,6 @@ from tests.extraction.models import PICTURE_MODELS, save_bert, save_pictures_mod
 def offline(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> None:
     """What is no folder is looked for in the cache alone."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-
-
-@pytest.fixture
-def crossret(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(capsys)
 
 
 @pytest.fixture(scope="session")

@@ -30,6 +30,7 @@ from crossret_kernels.inputs.call import as_sides
 from crossret_kernels.promises import BITS, DIGITS, GRADIENTS, OPERATIONS, RESULTS, unit_of
 from tests.kernels.gated_attention.batches import gated_parameters
 from tests.kernels.heterogeneous_attention.calls import make_layers
+from tests.kernels.threads import by_any_threads
 from tests.kernels.tolerance import ISAS, cpu_isa, gradient_bounds
 
 SERVED = [
@@ -142,16 +143,9 @@ def test_errors_are_within_what_is_promised(operation: str, dtype: torch.dtype, 
 @pytest.mark.parametrize(("operation", "backend"), SERVED)
 def test_bits_are_those_that_are_promised(operation: str, dtype: torch.dtype, backend: str) -> None:
     isa, backend = (None, "torch") if backend == "torch" else (backend, "cpu")
-    given, before, made = given_to(operation, dtype), torch.get_num_threads(), []
-    try:
-        for threads in (1, 2, 2, 3) if BITS[backend].threads else (2, 2):
-            torch.set_num_threads(threads)
-            with cpu_isa(isa):
-                made.append(results_of(operation, dtype, given, backend))
-    finally:
-        torch.set_num_threads(before)
-    for first, *others in zip(*made, strict=True):
-        assert all(torch.equal(first, other) for other in others)
+    given, counts = given_to(operation, dtype), (1, 2, 2, 3) if BITS[backend].threads else (2, 2)
+    with cpu_isa(isa):
+        by_any_threads(lambda: results_of(operation, dtype, given, backend), counts)
 
 
 def test_every_backend_and_operation_is_promised_something() -> None:

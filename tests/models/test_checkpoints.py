@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import os
 from pathlib import Path
@@ -46,12 +45,6 @@ def test_saving_over_another_model_replaces_all_of_it(saved: Path) -> None:
     save_model(Scan(OTHER), saved, OTHER_VOCABULARY)
     model, vocabulary = load_model(saved)
     assert (model.config, vocabulary.word2idx) == (OTHER, OTHER_VOCABULARY.word2idx)
-
-
-def test_what_the_config_says_is_read(saved: Path) -> None:
-    path = saved / "config.json"
-    path.write_text(path.read_text().replace('"lse"', '"avg"'))
-    assert load_model(saved)[0].config == dataclasses.replace(CONFIG, pooling="avg")
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "vocabulary.json"])

@@ -59,20 +59,15 @@ def exact(variant: str) -> tuple[Laps, list[Tensor], list[Tensor], Any]:
 
 
 @EVERY_VARIANT
-def test_scores_are_the_papers(variant: str) -> None:
-    model, regions, words, sides = exact(variant)
-    expected = torch.stack([torch.stack([by_hand(model, v, e) for e in words]) for v in regions])
-    torch.testing.assert_close(model.score(*sides), expected, rtol=1e-12, atol=1e-12)
-
-
-@EVERY_VARIANT
-def test_gradients_are_those_of_the_formulas(variant: str) -> None:
+def test_scores_and_gradients_are_those_of_the_formulas(variant: str) -> None:
     """Of which the sums that patches are chosen by get none."""
     model, regions, words, sides = exact(variant)
     weights = torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     gradients = []
     expected = torch.stack([torch.stack([by_hand(model, v, e) for e in words]) for v in regions])
-    for scores in (model.score(*sides), expected):
+    found = model.score(*sides)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    for scores in (found, expected):
         model.zero_grad()
         (scores * weights).sum().backward(retain_graph=True)
         gradients.append([parameter.grad for parameter in model.parameters()])

@@ -27,11 +27,6 @@ EVERY_MODEL = pytest.mark.parametrize("kind", MODELS)
 TOKENS = torch.randn(3, 5, TEXT_DIM, generator=torch.Generator().manual_seed(2))
 
 
-@pytest.fixture
-def crossret(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(capsys)
-
-
 def write_split(directory: Path, split: str, n: int, *, dtype: str = "<f4") -> None:
     """Images, two captions of each, and one to four tokens of these, in which an object's look is turned."""
     random, of_all = np.random.default_rng([n, 1]), np.random.default_rng(0)

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from crossret_kernels import maxsim_scores, scan_attend, scan_scores
 from tests.kernels.subprocesses import run_python
+from tests.kernels.threads import by_any_threads
 from tests.kernels.tolerance import ISAS, cpu_isa
 
 # Prints how many threads calls of some size have started.
@@ -63,24 +65,21 @@ def test_any_number_of_threads_gives_the_same_bits(name: str, direction: str, dt
     generator = torch.Generator().manual_seed(1)
     sides = [torch.randn(*shape, 200, generator=generator).to(dtype) for shape in ((23, 36), (31, 20))]
     lengths = [torch.randint(1, side.size(1) + 1, (len(side),), generator=generator) for side in sides]
-    results, before = [], torch.get_num_threads()
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            leaves = [side.clone().requires_grad_() for side in sides]
-            with cpu_isa(isa):
-                made = FUNCTIONS[name](*leaves, *lengths, direction=direction, normalize=True, backend="cpu")
-                made = made if isinstance(made, tuple) else (made,)
-                results.append((*made, *torch.autograd.grad([x.square().sum() for x in made], leaves)))
-    finally:
-        torch.set_num_threads(before)
-    for first, *others in zip(*results, strict=True):
-        assert all(torch.equal(first, other) for other in others)
+
+    def results() -> tuple[Tensor, ...]:
+        leaves = [side.clone().requires_grad_() for side in sides]
+        made = FUNCTIONS[name](*leaves, *lengths, direction=direction, normalize=True, backend="cpu")
+        made = made if isinstance(made, tuple) else (made,)
+        return *made, *torch.autograd.grad([x.square().sum() for x in made], leaves)
+
+    with cpu_isa(isa):
+        by_any_threads(results)
 
 
 # Scores below float32's normal range, by every way of numbers there: how many are zero, in six calls each.
 FLUSHED = """
 import torch
+from torch import Tensor
 from crossret_kernels import maxsim_scores
 regions, words = (1e-20 * (1 + torch.rand(64, 24, 128)) for _ in range(2))
 for flushes in (False, True, False):

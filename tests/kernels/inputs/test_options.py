@@ -130,8 +130,9 @@ def test_mistakes_are_told(kind: Any, name: str) -> None:
             call(lambda_sofmax=9.0, **options)
         with pytest.raises(TypeError, match="normalize must be True or False, not 1"):
             call(normalize=1, **options)
-        with pytest.raises(ValueError, match="pooling must be one of"):
-            call(pooling="median", **options)
+        for field in ("pooling", "direction"):
+            with pytest.raises(ValueError, match=f"{field}.* must be one of"):
+                call(**{field: "median"}, **options)
     with pytest.raises(TypeError, match=f"options must be {kind.__name__}, not {type(other).__name__}"):
         call(options=other)
 
