@@ -6,10 +6,8 @@
 #include <initializer_list>
 #include <string>
 
-#include "cross_attention/backward.cuh"
 #include "cross_attention/feature_gradients.cuh"
-#include "cross_attention/forward.cuh"
-#include "cross_attention/warpgroups.cuh"
+#include "cross_attention/tilings.cuh"
 #include "cuda/launch.cuh"
 
 namespace crossret {
@@ -17,31 +15,9 @@ namespace gpu {
 
 namespace {
 
-constexpr int kProductBytes = 64;           // rows are packed to a multiple of it
-constexpr int kMostQueriesOfLong = 4;       // items of a job with long contexts, whose norms take shared memory
 constexpr float kLargestFreeLogit = 20.0f;  // squares of weights exp(±20) keep their digits: no maximum is subtracted
 // Bounds of |λ|. Beyond them the greatest logit has all the weight, and λ log₂e / ε could overflow.
 constexpr float kMostLambda = 1e30f, kMostLambdaUnnormed = 2e38f;
-
-// Tiles of 128 queries by 144 contexts; IEEE products of float32 take more registers. Longer items of contexts leave
-// room for fewer queries.
-using Tall = TileShape<4, 2, 2, 9, kProductBytes, 4, 2>;
-using TallIeee = TileShape<4, 2, 2, 5, kProductBytes, 3, 1>;
-using Flat = TileShape<2, 4, 1, 4, kProductBytes, 4, 2>;
-using Flattest = TileShape<1, 8, 1, 2, kProductBytes, 4, 1>;
-// Flat would spill registers with float32 features.
-template <class Arithmetic>
-using Flatter = std::conditional_t<std::is_same_v<typename Features<Arithmetic>::Element, float>, Flattest, Flat>;
-// For gradients, which keep three tiles.
-using Half = TileShape<2, 4, 2, 5, kProductBytes, 3, 1>;
-// On compute capability 9.0 alone.
-using OfWarpgroups = WarpgroupShape<2>;
-static_assert(OfWarpgroups::rows == Tall::rows && OfWarpgroups::columns == Tall::columns, "they take the same jobs");
-#if defined(CROSSRET_SM90A) || !defined(__CUDACC__)
-constexpr bool kWarpgroupsBuilt = true;
-#else
-constexpr bool kWarpgroupsBuilt = false;
-#endif
 
 // Calls run(element) with an element of the features' dtype.
 template <class Run>
@@ -102,53 +78,6 @@ int64_t fragments_of(const Part& part, Dtype packed, bool tfloat32) {
     count = int64_t{blocks_for(part.longest, Fine<decltype(arithmetic)>::rows)} * blocks_for(part.longest, 8);
   });
   return count;
-}
-
-// Bounds of jobs, and the layout of a block's shared memory.
-struct Tiling {
-  JobSizes sizes;
-  AttentionMemory memory;
-};
-
-template <class Shape>
-Tiling tiling_of(int longest, bool softmax, bool gradients) {
-  const int columns = std::max(longest, std::min(Shape::columns, Tall::columns));
-  const int most_queries = longest > Tall::columns ? kMostQueriesOfLong : kMostQueries;
-  return {{Shape::rows, columns, most_queries, kMostContexts},
-          AttentionMemory::of<Shape>(columns, most_queries, softmax, gradients)};
-}
-
-// Calls run(shape, its tiling) with the largest tile that fits in a block's shared memory. Items longer than a tall
-// tile's columns never take the largest.
-template <class Arithmetic, bool gradients, class Run>
-void by_shape(int longest, bool softmax, int most_shared, const Run& run) {
-  using Whole = std::conditional_t<std::is_same_v<Arithmetic, Ieee>, TallIeee, Tall>;
-  using Largest = std::conditional_t<gradients, Half, Whole>;
-  using Larger = Flatter<Arithmetic>;
-  const auto tiling = [&](auto shape) { return tiling_of<decltype(shape)>(longest, softmax, gradients); };
-  const auto fits = [&](auto shape) { return tiling(shape).memory.total <= most_shared; };
-  if (longest <= Tall::columns && fits(Largest{})) return run(Largest{}, tiling(Largest{}));
-  if (fits(Larger{})) return run(Larger{}, tiling(Larger{}));
-  run(Flattest{}, tiling(Flattest{}));
-}
-
-template <class Arithmetic, bool gradients, class Run>
-void by_shape(const AttentionCall& call, const Stream& stream, const Run& run) {
-  by_shape<Arithmetic, gradients>(call.contexts.part.longest, call.choices.options.norm == Norm::softmax,
-                                  stream.most_shared, run);
-}
-
-bool usual(const AttentionOptions& options) {
-  return options.norm == Norm::l2 && !options.shifted && 0.0f <= options.slope && options.slope <= 1.0f;
-}
-
-// Calls run(whether the options are usual), of which kernels with the largest tiles are compiled apart.
-template <class Shape, class Run>
-void by_options(const AttentionOptions& options, const Run& run) {
-  if constexpr (std::is_same_v<Shape, Tall> || std::is_same_v<Shape, TallIeee> || std::is_same_v<Shape, Half>) {
-    if (usual(options)) return run(std::true_type{});
-  }
-  run(std::false_type{});
 }
 
 // A part's jobs: from the table, or with slots as many items as fit in `rows`.

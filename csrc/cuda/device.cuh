@@ -49,7 +49,7 @@ using Shared = T*;
 // The array at byte `byte` of the dynamic shared memory.
 template <class T>
 CROSSRET_DEVICE Shared<T> shared_at(int byte) {
-  extern __shared__ __align__(128) unsigned char dynamic_memory[];
+  extern __shared__ __align__(1024) unsigned char dynamic_memory[];
   return reinterpret_cast<T*>(dynamic_memory + byte);
 }
 
