@@ -25,7 +25,7 @@ inline void fence_copies() { simt::machine.fence(simt::Fence::copies); }
 inline void arrive(Shared<Arrivals> at) { simt::arrival_barriers.arrive(at.memory(), at.at(), 0); }
 inline void arrive_at(Shared<Arrivals> at, int rank) { simt::arrival_barriers.arrive_at(at.memory(), at.at(), rank); }
 inline void expect_bytes(Shared<Arrivals> at, int bytes) {
-  if (bytes < 0) simt::machine.fail("bad bytes", std::to_string(bytes));
+  if (bytes < 0 || bytes >= 1 << 20) simt::machine.fail("bad bytes", std::to_string(bytes));
   simt::arrival_barriers.arrive(at.memory(), at.at(), bytes);
 }
 inline void wait_phase(Shared<Arrivals> at, int parity, int line = __builtin_LINE()) {

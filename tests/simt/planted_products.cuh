@@ -32,6 +32,8 @@ struct Habits {
   bool right_copied = true, right_written = false, copies_fenced = true;
   bool products_fenced = true, products_awaited = true, released_early = false, released_by_one = false;
   bool read_early = false, written_early = false, written_behind_fence = false, cleared_early = false;
+  bool released_by_lanes = false, read_by_threads = false, lanes_meet = true, read_after_release = false,
+       fenced_behind_barrier = false;
   bool copied_in_vain = false, ended_early = false, others_awaited = true, others_told = true;
 };
 
@@ -66,13 +68,15 @@ inline void write_right(const ProductCall& call, const Habits& habits, int numbe
     const Global<const float> from = call.right_numbers + (row * kDim + number * kOfBox + chunk * 4);
     right_of(number % kStages)[row * 8 + (chunk ^ row % 8)] = load(Global<const Chunk>(from), 0);
   }
-  if (habits.copies_fenced) fence_copies();
+  if (habits.copies_fenced && !habits.fenced_behind_barrier) fence_copies();
   sync_named(1, kMultiplying);
+  if (habits.fenced_behind_barrier) fence_copies();
 }
 
 inline void release(const ProductCall& call, const Habits& habits, int stage) {
   const int warp = thread_index() / kWarp;
-  if (thread_index() % kWarp != 0 || warp == habits.silent || (habits.released_by_one && warp != 0)) return;
+  if (!habits.released_by_lanes && thread_index() % kWarp != 0) return;
+  if (warp == habits.silent || (habits.released_by_one && warp != 0)) return;
   for (int rank = 0; rank < call.cluster && habits.others_told; ++rank) {
     if (rank != cluster_rank()) arrive_at(free_again(stage), rank);
   }
@@ -101,7 +105,11 @@ inline void multiply_stages(const ProductCall& call, const Habits& habits, float
     if (habits.written_early) sums[1] = 0.0f;
     if (habits.cleared_early && thread < kOfBox) shared_at<float>(stage * kStageBytes)[thread] = 0.0f;
     if (habits.products_awaited || number < 2) wait_products<0>();
+    const auto read = [&] { sums[0] += 0.0f * shared_at<float>(stage * kStageBytes)[thread]; };
+    if (habits.read_by_threads && !habits.read_after_release) read();
+    if (habits.read_by_threads && habits.lanes_meet) sync_warp();
     if (!habits.released_early) release(call, habits, stage);
+    if (habits.read_by_threads && habits.read_after_release) read();
   }
   sums[0] -= 2.0f;
 }
@@ -124,7 +132,8 @@ inline void pipeline(const ProductCall& call, const Habits& habits) {
     for (int stage = 0; stage < kStages; ++stage) {
       init_arrivals(ready(stage), 1);
       const int blocks = habits.others_told ? call.cluster : 1;
-      init_arrivals(free_again(stage), blocks * (habits.released_by_one ? 1 : 4));
+      init_arrivals(free_again(stage),
+                    blocks * (habits.released_by_one ? 1 : 4) * (habits.released_by_lanes ? kWarp : 1));
     }
     if (habits.init_fenced) fence_arrivals();
   }
@@ -189,10 +198,36 @@ CROSSRET_KERNEL(kPipelineThreads, 1) product_of_nothing(ProductCall call) {
 }
 
 // Of rows that threads have written.
+inline void multiply_what_is_written(const ProductCall& call, Habits habits) {
+  habits.right_copied = false, habits.right_written = true, habits.expected = kLeftBytes;
+  pipeline(call, habits);
+}
 CROSSRET_KERNEL(kPipelineThreads, 1) written_rows_without_a_fence(ProductCall call) {
   Habits habits;
-  habits.right_copied = false, habits.right_written = true, habits.expected = kLeftBytes;
   habits.copies_fenced = !call.planted;
+  multiply_what_is_written(call, habits);
+}
+CROSSRET_KERNEL(kPipelineThreads, 1) fence_behind_the_barrier(ProductCall call) {
+  Habits habits;
+  habits.fenced_behind_barrier = call.planted;
+  multiply_what_is_written(call, habits);
+}
+
+// A stage that threads read too, of whom the first of each warp releases it.
+CROSSRET_KERNEL(kPipelineThreads, 1) release_before_the_warp_meets(ProductCall call) {
+  Habits habits;
+  habits.read_by_threads = true, habits.lanes_meet = !call.planted;
+  pipeline(call, habits);
+}
+CROSSRET_KERNEL(kPipelineThreads, 1) read_behind_every_lanes_release(ProductCall call) {
+  Habits habits;
+  habits.released_by_lanes = habits.read_by_threads = true, habits.lanes_meet = false;
+  habits.read_after_release = call.planted;
+  pipeline(call, habits);
+}
+CROSSRET_KERNEL(kPipelineThreads, 1) read_behind_the_release(ProductCall call) {
+  Habits habits;
+  habits.read_by_threads = true, habits.read_after_release = call.planted;
   pipeline(call, habits);
 }
 

@@ -69,7 +69,9 @@ def test_pipelines(device: Device, kind: str, cluster: int, schedule: Schedule) 
     left, right = random_rows(kind, 64 * blocks, 128 * steps), random_rows(kind, 144, 128 * steps)
     out = torch.empty(64 * blocks, 144)
     number = list(DTYPES).index(kind)
-    device.run_scheduled("run_pipelined", schedule, number, left, right, out, cluster, blocks, steps)
+    with device.traffic() as found:
+        device.run_scheduled("run_pipelined", schedule, number, left, right, out, cluster, blocks, steps)
+    assert {place.kind for place in found} == {"global"}  # what threads store: copies and products are not theirs
     expected = exact(left, kind) @ exact(right, kind).T
     torch.testing.assert_close(out.double(), expected, rtol=0, atol=1e-4)
 

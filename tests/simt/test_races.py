@@ -64,6 +64,7 @@ def race(first: Access, second: Access, waits: set[tuple[int, int]]) -> bool:
 
 # Readers of a warp, of whom one writes before they meet, and when they have met; a copy, which its thread reads first.
 READERS = [Access(0, 0, READ, 0, 16), Access(1, 0, READ, 0, 8)]
+WORD_READERS = [Access(0, 0, READ, 4, 4), Access(1, 0, READ, 4, 4)]
 COPIES = [Access(32, 0, COPY, 16, 16), Access(32, 2, READ, 24, 8), Access(95, 4, READ, 16, 2)]
 
 
@@ -73,6 +74,7 @@ COPIES = [Access(32, 0, COPY, 16, 16), Access(32, 2, READ, 24, 8), Access(95, 4,
 @example(program=[*READERS, Access(1, 1, WRITE, 4, 4)], waits=set())
 @example(program=[*READERS, Access(1, 1, WRITE, 0, 16)], waits=set())
 @example(program=[*READERS, Access(1, 2, WRITE, 4, 4)], waits=set())
+@example(program=[*WORD_READERS, Access(1, 1, WRITE, 4, 4)], waits=set())
 @example(program=COPIES, waits={(32, 1)})
 @example(program=COPIES, waits={(32, 2)})
 def test_races_are_what_is_reported(
