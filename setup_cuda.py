@@ -96,7 +96,7 @@ class Cuda(NamedTuple):
                 flags.append(f"-DCROSSRET_SM{own.upper()}")
             if name.endswith("+PTX"):
                 flags.append(f"-gencode=arch=compute_{number},code=compute_{number}")
-        return flags
+        return list(dict.fromkeys(flags))  # 9.0 and 9.0a are one
 
 
 def find_cuda() -> Cuda:

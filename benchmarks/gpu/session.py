@@ -48,7 +48,7 @@ def stages() -> list[Stage]:
     parallel = ("-n", str(min(14, os.cpu_count() or 1))) if importlib.util.find_spec("xdist") else ()
     suite, memory = (f"--junit-xml={RESULTS / name}.xml" for name in ("suite", "memory"))
     return [
-        Stage("warpgroups", 20, module("warpgroups")),
+        Stage("warpgroups", 40, module("warpgroups")),
         Stage("facts", 15, module("facts")),
         Stage("checks", 75, module("checks")),
         Stage("figures", 120, module("run", "fused")),

@@ -27,11 +27,6 @@ using Half = TileShape<2, 4, 2, 5, kProductBytes, 3, 1>;
 // On compute capability 9.0 alone.
 using OfWarpgroups = WarpgroupShape<2>;
 static_assert(OfWarpgroups::rows == Tall::rows && OfWarpgroups::columns == Tall::columns, "they take the same jobs");
-#if defined(CROSSRET_SM90A) || !defined(__CUDACC__)
-constexpr bool kWarpgroupsBuilt = true;
-#else
-constexpr bool kWarpgroupsBuilt = false;
-#endif
 
 // Bounds of jobs, and the layout of a block's shared memory.
 struct Tiling {

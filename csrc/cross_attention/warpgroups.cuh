@@ -23,6 +23,7 @@ class WarpgroupsBlock : AttendBlock<Shape, Arithmetic, true> {
   CROSSRET_DEVICE void run(const TensorMap& queries, const TensorMap& contexts) const {
     Ring<Shape> ring(at_.ring, at_.barriers);
     if (thread_index() == 0) ring.init();
+    sync_warp();
     sync_blocks();
     if (thread_index() >= Shape::multiplying) {
       take_registers<Shape::to_multiply>();

@@ -26,6 +26,7 @@ one_tile(CROSSRET_PARAMETER TensorMap queries, CROSSRET_PARAMETER TensorMap cont
   const int rank = cluster_rank();
   Ring<Shape> ring(0, kBarriers);
   if (thread_index() == 0) ring.init();
+  sync_warp();
   sync_cluster();
   if (thread_index() >= Shape::multiplying) {
     take_registers<Shape::to_multiply>();
@@ -67,6 +68,9 @@ OneTileSizes one_tile_sizes() { return {2 * Shape::rows, Shape::columns, 2 * Sha
 
 void copy_and_multiply(const void* queries, const void* contexts, int64_t row_bytes, Dtype dtype, void* copies,
                        float* sums, const Stream& stream) {
+  if (stream.capability != 90 || !kWarpgroupsBuilt) {
+    not_launched("one_tile", "it is for compute capability 9.0, and a library that is built for it");
+  }
   const TensorMap of_queries = tensor_map(stream, "queries", queries, 2 * Shape::rows, row_bytes, Shape::rows);
   const TensorMap of_contexts = tensor_map(stream, "contexts", contexts, Shape::columns, row_bytes, Shape::columns / 2);
   const Tile out{output<Chunk>(stream, "copies", copies, 2 * Shape::stage_bytes / kChunkBytes),

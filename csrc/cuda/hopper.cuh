@@ -14,6 +14,13 @@ constexpr int kWarpgroup = 4 * kWarp;  // threads; its first warp is a multiple 
 constexpr int kBoxBytes = 128, kBoxAlignment = 1024;
 constexpr int kBoxColumns = 64;  // of two bytes, whatever the features' dtype
 
+// Whether the library has kernels of these words.
+#if defined(CROSSRET_SM90A) || !defined(__CUDACC__)
+constexpr bool kWarpgroupsBuilt = true;
+#else
+constexpr bool kWarpgroupsBuilt = false;
+#endif
+
 }  // namespace gpu
 }  // namespace crossret
 
@@ -102,7 +109,8 @@ CROSSRET_DEVICE void copy_box_to_all(Shared<Chunk> to, const TensorMap& from, in
 CROSSRET_DEVICE void fence_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 // Ends a group of products.
 CROSSRET_DEVICE void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Waits for this warpgroup's groups but the latest n.
+// Waits for this warpgroup's groups but the latest n. The compiler does not know that the sums come then: what reads
+// them stands behind a barrier or a load of memory.
 template <int n>
 CROSSRET_DEVICE void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory");
@@ -122,15 +130,15 @@ CROSSRET_DEVICE uint64_t matrix_descriptor(Shared<const Chunk> rows, int step) {
 #define CROSSRET_SUMS24(i)                                                                                         \
   CROSSRET_SUMS4(i), CROSSRET_SUMS4(i + 4), CROSSRET_SUMS4(i + 8), CROSSRET_SUMS4(i + 12), CROSSRET_SUMS4(i + 16), \
       CROSSRET_SUMS4(i + 20)
-#define CROSSRET_MULTIPLY(kind, transposed)                                                                  \
-  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %74, 0;\nwgmma.mma_async.sync.aligned." kind            \
-               " "                                                                                           \
-               "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
-               "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "  \
-               "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "  \
-               "%56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71},"            \
-               "%72, %73, add, 1, 1" transposed ";\n}"                                                       \
-               : CROSSRET_SUMS24(0), CROSSRET_SUMS24(24), CROSSRET_SUMS24(48)                                \
+#define CROSSRET_MULTIPLY(kind, transposed)                                                                     \
+  asm volatile("{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %74, 0;\nwgmma.mma_async.sync.aligned." kind \
+               " "                                                                                              \
+               "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "    \
+               "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "     \
+               "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "     \
+               "%56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71},"               \
+               "%72, %73, accumulate, 1, 1" transposed ";\n}"                                                   \
+               : CROSSRET_SUMS24(0), CROSSRET_SUMS24(24), CROSSRET_SUMS24(48)                                   \
                : "l"(matrix_descriptor(a, step)), "l"(matrix_descriptor(b, step)), "r"(add ? 1 : 0))
 template <class T>
 CROSSRET_DEVICE void multiply_rows(float (&sums)[72], Shared<const Chunk> a, Shared<const Chunk> b, int step,

@@ -64,11 +64,16 @@ class Ring {
     return ready(place_);
   }
   // The multiplying warps.
-  CROSSRET_DEVICE void wait_until_ready() const { wait_phase(ready(place_), parity_); }
+  CROSSRET_DEVICE void wait_until_ready() const {
+    wait_phase(ready(place_), parity_);
+    sync_warp();  // ahead of instructions of whole warps, as behind every branch here
+  }
   CROSSRET_DEVICE void release(int place, int rank) const {
-    if (thread_index() % kWarp != 0) return;
-    arrive(free(place));
-    if constexpr (Shape::cluster > 1) arrive_at(free(place), rank ^ 1);
+    if (thread_index() % kWarp == 0) {
+      arrive(free(place));
+      if constexpr (Shape::cluster > 1) arrive_at(free(place), rank ^ 1);
+    }
+    sync_warp();
   }
 
  private:

@@ -42,6 +42,7 @@ BOUNDS = {
     "calculated": (40, 0),
     "voted": (40, 0),
 }
+EXACT = ("attend_by_warpgroups", "one_tile")  # registers, not at most
 # Bytes of registers that are spilled, of every other kernel none:
 # what attention knows of its job from one barrier to the next, beside 72 sums of products, which sm_100 holds.
 SPILLS = {"attend_by_warpgroups": 520, "attend": 356, "differentiate": 96, "add_gram_products": 8}
@@ -178,8 +179,11 @@ def test_kernels_stay_within_registers(built: Build, architecture: str) -> None:
         # No arrays: nothing lies there but what is spilled, in units of 8 bytes.
         assert int(entry["stack"]) <= -(-int(entry["stores"]) // 8) * 8, entry[0]
         assert int(entry["registers"]) <= registers, entry[0]
+        # Who takes registers waits for ever where a block began with fewer.
+        assert name not in EXACT or int(entry["registers"]) == registers, entry[0]
         assert int(entry["shared"] or 0) <= shared, entry[0]
     assert seen == set(BOUNDS)
+    assert not re.search(r"serialized|setmaxnreg", built.report), "products wait for each other, or registers stay"
 
 
 def test_the_library_has_all_operations_for_cuda(built: Build) -> None:
