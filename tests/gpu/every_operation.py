@@ -17,6 +17,8 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from crossret_kernels import backends, scan_scores
+from crossret_kernels.gpu.one_tile import wrong_assumptions
+from crossret_kernels.gpu.tuning import CudaAttention
 from tests.gpu.built import operations
 
 PRECISIONS = {
@@ -70,6 +72,18 @@ def call_all(device: torch.device, precisions: Iterable[str] = PRECISIONS) -> No
         torch.backends.cuda.matmul.fp32_precision = before
 
 
+def by_warpgroups(device: torch.device) -> None:
+    """One tile, and scores, of what compute capability 9.0 alone has."""
+    before, CudaAttention.WARPGROUPS = CudaAttention.WARPGROUPS, True
+    try:
+        assert not list(wrong_assumptions(device))
+        for dtype in (torch.bfloat16, torch.float16):
+            sides = features((36,) * 5, 72, dtype, device, 0), features((20,) * 14, 72, dtype, device, 1)
+            assert scan_scores(*sides, backend="cuda").isfinite().all()
+    finally:
+        CudaAttention.WARPGROUPS = before
+
+
 class Dispatched(TorchDispatchMode):
     """Sends all calls through torch's dispatcher, where a profile sees them."""
 
@@ -82,6 +96,7 @@ def left_out(device: torch.device) -> list[str]:
     profiled, *others = PRECISIONS
     with profile(activities=[ProfilerActivity.CPU]) as seen, Dispatched():
         call_all(device, [profiled])
+        by_warpgroups(device)
     call_all(device, others)
     called = {event.key for event in seen.key_averages()}
     return sorted({name.partition(".")[0] for name in operations()} - called)
@@ -91,6 +106,8 @@ def main() -> None:
     if backends.CUDA_MISSING is not None:
         sys.exit(backends.CUDA_MISSING)
     call_all(torch.device("cuda"))
+    if torch.cuda.get_device_capability() == (9, 0):
+        by_warpgroups(torch.device("cuda"))
     torch.cuda.synchronize()
     print("every operation was called")
 

@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from crossret_kernels.cross_attention.attention import FOCAL_SLACK, attention_logits, attention_weights
+from crossret_kernels import scan_scores
+from crossret_kernels.cross_attention.attention import FOCAL_SLACK, attention_logits, attention_weights, relevances
 from crossret_kernels.cross_attention.options import ScanOptions
 from crossret_kernels.inputs.call import as_ragged
 from crossret_kernels.inputs.ragged import Ragged
 from crossret_kernels.inputs.tensors import SideNames
 from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.maxsim.torch import pooled_maxima
-from crossret_kernels.padded.arithmetic import safe_normalize
+from crossret_kernels.padded.arithmetic import pool, safe_normalize
 from crossret_kernels.padded.chunked import Block
 from crossret_kernels.padded.forms import pack_items, pad
 from crossret_kernels.promises import GRADIENTS, RESULTS
@@ -106,12 +107,14 @@ def gradient_bounds(true: Tensor, lost: Tensor | float, dtype: torch.dtype) -> T
     return bounds
 
 
-def similarity_terms(batch: Features, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Σ |∂L/∂S| |x| of every number of regions' and words' gradients of Sum-Max, by which similarities S reach them.
+def similarity_terms(
+    function: Callable[..., Tensor], batch: Features, options: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """Σ |∂L/∂S| |x| of every number of regions' and words' gradients, by which similarities S reach them.
 
     Of each direction apart, whose gradients of S may cancel in their mean.
     """
-    full = MaxSimOptions(**options)
+    full = ScanOptions(**{**DEFAULTS, **options}) if function is scan_scores else MaxSimOptions(**options)
     ways = [replace(full, direction=way) for way in ("t2i", "i2t")] if full.direction == "both" else [full]
     every = torch.cartesian_prod(*map(torch.arange, (len(batch.regions), len(batch.words))))
     images, captions = (every if batch.pairs is None else batch.pairs).unbind(1)
@@ -124,7 +127,14 @@ def similarity_terms(batch: Features, options: dict[str, Any]) -> tuple[Tensor, 
     ds = torch.zeros_like(s)
     for way in ways:
         attention = block.as_attention(way.direction)
-        scores = pooled_maxima(attention.similarities, attention.context_mask, attention.query_mask, way)
+        masks_of = attention.context_mask, attention.query_mask
+        if isinstance(way, ScanOptions):
+            p = attention_weights(attention.similarities, *masks_of, way)
+            products, norms = (p * attention.similarities).sum(-2), attention.attended_norms(p)
+            found = relevances(products, norms, attention.queries, way.relevance)
+            scores = pool(found, attention.query_mask, way.pooling, way.lambda_lse)
+        else:
+            scores = pooled_maxima(attention.similarities, *masks_of, way)
         shape = scores.shape if batch.pairs is not None else (len(batch.regions), len(batch.words))
         weights = score_weights(torch.Size(shape)).view_as(scores)
         ds += torch.autograd.grad(scores, s, weights / len(ways))[0].abs()
@@ -164,6 +174,7 @@ class Expectation:
         eager: torch.dtype = torch.float32,
         unit: float = 16 * EPS,
         roundings: int = 0,
+        share: float = 0.0,
         **options: Any,
     ) -> Expectation:
         """For the values that `dtype` holds; features of half precision are exact in eager float32 too.
@@ -171,6 +182,7 @@ class Expectation:
         `unit` is the rounding that eager at the dtype `eager` may avoid by luck, relative to what is summed up.
         `roundings` is how many times but the last gradients of Sum-Max are rounded to `dtype`, as sums are that come in
         parts, and those of each direction: each time by ε / 2 of Σ |∂L/∂S| |x| or of the least normal number at most.
+        `share` of that sum is lost beside, where a backend rounds ∂L/∂S before it is multiplied.
         """
         batch = batch.to(dtype).to(torch.float64)
         truth = evaluate(function, batch, torch.float64, backend="reference", **options)
@@ -178,9 +190,10 @@ class Expectation:
         floors = _rounding_floors(batch, truth, unit, options)
         floors = [*map(max, floors, _moved_by_rounding(function, batch, truth, unit, options))]
         scores = torch.full_like(truth[0], RESULTS * losses[0] + floors[0])
-        terms = similarity_terms(batch, options) if roundings else map(torch.zeros_like, truth[1:])
         kind = torch.finfo(dtype)
-        share, least = roundings * kind.eps / 2, roundings * kind.eps / 2 * kind.smallest_normal
+        least = roundings * kind.eps / 2 * kind.smallest_normal
+        share += roundings * kind.eps / 2
+        terms = similarity_terms(function, batch, options) if share else map(torch.zeros_like, truth[1:])
         of_regions, of_words = (
             gradient_bounds(true, GRADIENTS * loss + floor + (share * term).clamp(min=least), dtype)
             for true, loss, floor, term in zip(truth[1:], losses[1:], floors[1:], terms, strict=True)

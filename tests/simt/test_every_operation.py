@@ -12,5 +12,5 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_every_operation_is_called(simulated: Device) -> None:
-    simulated.choose(multiprocessors=3)
+    simulated.choose(multiprocessors=3, capability=90)
     assert left_out(torch.device("cpu")) == []
