@@ -7,11 +7,11 @@ import pytest
 from crossret_kernels.cross_attention.cuda.library import constant, constants, numbers
 
 pytestmark = pytest.mark.usefixtures("device")
-PART = {"first": 1, "items": 2, "rows": 3, "longest": 4, "slots": 5}
+PART = {"first": 1, "items": 2, "rows": 3, "longest": 4, "slots": 5, "full": 1}
 
 
 def test_numbers_travel_in_the_order_of_their_names() -> None:
-    assert numbers("attention_part", **dict(reversed(PART.items()))).tolist() == [1, 2, 3, 4, 5]
+    assert numbers("attention_part", **dict(reversed(PART.items()))).tolist() == [1, 2, 3, 4, 5, 1]
 
 
 @pytest.mark.parametrize("wrong", [{"items": None}, {"width": 6}], ids=["missing", "unknown"])
