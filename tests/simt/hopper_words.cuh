@@ -1,14 +1,12 @@
 // Kernels that say each word of csrc/cuda/hopper.cuh, so that what they mean can be checked.
 #pragma once
-#include "cuda/device.cuh"
-#include "hopper_simt.h"
+#include "cuda/hopper.cuh"
 
 namespace crossret {
 namespace gpu {
 namespace vocabulary {
 
-constexpr int kRowBytes = 128;  // of a box
-constexpr int kHopperThreads = 4 * kWarp + kWarp, kCopying = 4 * kWarp, kWide = 72;
+constexpr int kCopying = kWarpgroup, kHopperThreads = kWarpgroup + kWarp, kWide = 72;
 
 // By one thread, behind which all meet.
 inline void init_all(Shared<Arrivals> first, int barriers, int count) {
@@ -22,7 +20,7 @@ inline void init_all(Shared<Arrivals> first, int barriers, int count) {
 // A box of block_x()'s row and column, as rows again.
 CROSSRET_KERNEL(kHopperThreads, 1)
 boxes(TensorMap from, int box_rows, Global<const int> places, Global<Chunk> out) {
-  const int bytes = box_rows * kRowBytes;
+  const int bytes = box_rows * kBoxBytes;
   const Shared<Arrivals> come = shared_at<Arrivals>((bytes + 1023) / 1024 * 1024);
   const int row = load(places, 2 * block_x()), column = load(places, 2 * block_x() + 1);
   init_all(come, 1, 1);
@@ -53,7 +51,7 @@ void each_sum(float (&sums)[count], const Visit& visit) {
 template <class T, int count>
 CROSSRET_KERNEL(kHopperThreads, 1)
 products(TensorMap left, TensorMap right, Global<const float> in, Global<float> out) {
-  constexpr int columns = 2 * count, left_bytes = 64 * kRowBytes, bytes = left_bytes + columns * kRowBytes;
+  constexpr int columns = 2 * count, left_bytes = 64 * kBoxBytes, bytes = left_bytes + columns * kBoxBytes;
   const Shared<Arrivals> come = shared_at<Arrivals>(bytes);
   init_all(come, 1, 1);
   if (thread_index() >= kCopying) {
@@ -78,7 +76,7 @@ products(TensorMap left, TensorMap right, Global<const float> in, Global<float> 
 template <class T>
 CROSSRET_KERNEL(kHopperThreads, 1)
 pipelined(TensorMap left, TensorMap right, int cluster, int steps, Global<float> out) {
-  constexpr int stages = 3, left_bytes = 64 * kRowBytes, bytes = left_bytes + 2 * kWide * kRowBytes;
+  constexpr int stages = 3, left_bytes = 64 * kBoxBytes, bytes = left_bytes + 2 * kWide * kBoxBytes;
   const Shared<Arrivals> ready = shared_at<Arrivals>(stages * bytes), free = ready + stages;
   if (thread_index() == kCopying) {
     for (int stage = 0; stage < stages; ++stage) {

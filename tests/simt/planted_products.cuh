@@ -3,16 +3,15 @@
 // A thread copies stages of 32 columns into a ring of two, a warpgroup multiplies them: (64, 96) times (16, 96), of
 // which blocks of a cluster copy a part each to all of them.
 #pragma once
-#include "cuda/device.cuh"
-#include "hopper_simt.h"
+#include "cuda/hopper.cuh"
 
 namespace crossret {
 namespace gpu {
 namespace planted {
 
 constexpr int kRows = 64, kColumns = 16, kDim = 96, kOfBox = 32, kStages = 2;
-constexpr int kMultiplying = 128, kPipelineThreads = kMultiplying + kWarp, kBoxRowBytes = 128;
-constexpr int kLeftBytes = kRows * kBoxRowBytes, kRightBytes = kColumns * kBoxRowBytes;
+constexpr int kMultiplying = kWarpgroup, kPipelineThreads = kMultiplying + kWarp;
+constexpr int kLeftBytes = kRows * kBoxBytes, kRightBytes = kColumns * kBoxBytes;
 constexpr int kStageBytes = kLeftBytes + kRightBytes, kRingBytes = kStages * kStageBytes;
 constexpr int kPipelineBytes = kRingBytes + 2 * kStages * 8;
 

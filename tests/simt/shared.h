@@ -332,10 +332,11 @@ class Shared {
   int64_t at_ = 0;
 };
 
-// The bytes that a launch asks for, of every block of a cluster, at multiples of 128, behind what its kernel declares.
+// The bytes that a launch asks for, of every block of a cluster, behind what its kernel declares.
 class DynamicMemory {
  public:
   static constexpr int kMost = 227 << 10, kUnasked = 48 << 10;  // of any GPU
+  static constexpr int kAlignment = 1024;
 
   // Together with what kernels declare.
   int64_t most = kMost;
@@ -354,7 +355,7 @@ class DynamicMemory {
   void declare(int64_t bytes) {
     if (serial_ != machine.serial()) serial_ = machine.serial(), declared_ = 0;
     declared_ += bytes;
-    const int64_t all = (declared_ + 127) / 128 * 128 + asked_;
+    const int64_t all = (declared_ + kAlignment - 1) / kAlignment * kAlignment + asked_;
     if (asked_ > 0 && all > most) {
       machine.fail("too much shared memory", std::to_string(all) + " bytes, and it may have " + std::to_string(most));
     }
@@ -363,8 +364,8 @@ class DynamicMemory {
 
  private:
   struct Block {
-    alignas(1024) char bytes[kMost];
-    SharedMemory memory{"dynamic shared memory", bytes, 0, 1, 1024};
+    alignas(kAlignment) char bytes[kMost];
+    SharedMemory memory{"dynamic shared memory", bytes, 0, 1, kAlignment};
   };
 
   std::vector<std::unique_ptr<Block>> blocks_;

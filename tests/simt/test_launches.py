@@ -38,8 +38,10 @@ def test_launches_that_no_gpu_takes_are_refused(blocks_x: int, blocks_y: int, sh
 
 @pytest.mark.usefixtures("device")
 def test_what_a_kernel_declares_counts_besides() -> None:
-    """Here 256 bytes; a GPU refuses the launch, and the device here its first block."""
+    """Here 256 bytes, and as many as lie before the next 1,024; a GPU refuses the launch, and the device here its first
+    block.
+    """
     most = 232448
-    torch.ops.crossret_simt.reversed(NUMBERS, False, 2, 1, most - 256)
+    torch.ops.crossret_simt.reversed(NUMBERS, False, 2, 1, most - 1024)
     with pytest.raises(RuntimeError, match=f"too much shared memory: .*{most + 128} bytes, and it may have {most}"):
-        torch.ops.crossret_simt.reversed(NUMBERS, False, 2, 1, most - 128)
+        torch.ops.crossret_simt.reversed(NUMBERS, False, 2, 1, most - 896)
