@@ -40,7 +40,7 @@ def scores(arguments: list[Any], direction: str, warpgroups: bool) -> Tensor:
 
 
 def kernels_of(arguments: list[Any], direction: str) -> set[str]:
-    """What a call by warpgroups launches."""
+    """Names of the kernels that a call by warpgroups launches."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         scores(arguments, direction, True)
         torch.cuda.synchronize()
@@ -48,7 +48,7 @@ def kernels_of(arguments: list[Any], direction: str) -> set[str]:
 
 
 def wrong_scores(device: torch.device) -> Iterator[str]:
-    """Of which dtype and direction scores by warpgroups are others, or not theirs."""
+    """A line for each dtype and direction whose scores are not the usual kernel's, or not made by warpgroups."""
     usual, CudaAttention.ROW_BYTES = CudaAttention.ROW_BYTES, SMALL
     for name, dtype in DTYPES.items():
         if name == "float32":  # whose products have no instruction

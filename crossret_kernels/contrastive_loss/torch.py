@@ -62,8 +62,8 @@ def infonce_row_loss(
 ) -> Tensor:
     """The cross entropy of every row's softmax: ``infonce_loss`` without the columns, and not halved.
 
-    Of a matrix whose rows are spread over processes, the loss is half the sum of this over all rows and columns, as of
-    ``triplet_row_loss``, whose results it has. Arguments and errors are those of ``infonce_loss``.
+    The loss of a matrix whose rows are spread over processes is half the sum of this over all rows and columns. Results
+    are those of ``triplet_row_loss``. Arguments and errors are those of ``infonce_loss``.
     """
     options = checked(InfoNceOptions, None, {"label_smoothing": label_smoothing, "reduction": "none"})
     match = Positives.of(scores, image_ids, caption_ids, positive_offset).matches(scores)

@@ -184,7 +184,7 @@ def scan_topk(
 ) -> tuple[Tensor, Tensor]:
     """For every caption the images that match it best by stacked cross attention, or for every image the captions.
 
-    The same, but for rounding, as the first k of a stable descending sort of `scan_scores`: to the last bit where the
+    Results are the first k of a stable descending sort of `scan_scores`, but for rounding: to the last bit where the
     corpus and the queries are one block each, as a pair's score may round otherwise in another batch. The matrix is
     never built: each block of scores is merged into the best so far. Memory beyond the features is O(queries · k) and
     less than 200 MiB, whatever the corpus.

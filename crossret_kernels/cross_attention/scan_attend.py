@@ -1,4 +1,4 @@
-"""What queries of listed pairs attend to, `scan_attend`, `scan_attention` and `scan_contributions`, by any backend."""
+"""Attended vectors, weights, contributions of listed pairs: `scan_attend`, `scan_attention`, `scan_contributions`."""
 
 from __future__ import annotations
 

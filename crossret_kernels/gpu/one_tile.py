@@ -17,7 +17,7 @@ BOX, CHUNK, STEP = 128, 16, 32  # bytes of a row in a box, of a chunk, and that 
 
 
 def wrong_assumptions(device: torch.device) -> Iterator[str]:
-    """What the device does otherwise, from copies to products; nothing where all is as the kernels take it."""
+    """Differences between the device and what the kernels assume, copies first; none where there are none."""
     n_queries, n_contexts, copied = sizes()
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         name = "TF32" if dtype is torch.float32 else str(dtype).removeprefix("torch.")

@@ -234,7 +234,7 @@ def maxsim_topk(
 ) -> tuple[Tensor, Tensor]:
     """For every caption the images that match it best by Sum-Max, or for every image the captions.
 
-    The same, to the last bit, as the first k of a stable descending sort of `maxsim_scores`, wherever a pair's score
+    Results are the first k of a stable descending sort of `maxsim_scores`, to the last bit wherever a pair's score
     does not depend on its batch (backend "cpu"; others differ by rounding). Arguments are `maxsim_scores`', and all
     else is as in `scan_topk`: k, query, progress, arrays larger than memory, results, errors, memory. For late
     interaction, regions are the documents' tokens and words the queries', and captions retrieve.

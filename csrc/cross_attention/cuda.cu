@@ -119,8 +119,8 @@ AttentionProblem problem_of(const AttentionCall& call, const Tiling& tiling, con
   return problem;
 }
 
-// Whether warpgroups multiply: all pairs of items that fit a tile, whose rows follow one another, by the usual options,
-// in more jobs of queries than one.
+// True where warpgroups multiply: all pairs of items that fit a tile, whose rows follow one another, by the usual
+// options, in more jobs of queries than one.
 template <class Shape>
 bool by_warpgroups(const AttentionCall& call, const AttentionProblem& problem, const Stream& stream) {
   const Part &contexts = call.contexts.part, &queries = call.queries.part;

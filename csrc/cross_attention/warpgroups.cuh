@@ -19,7 +19,7 @@ class WarpgroupsBlock : AttendBlock<Shape, Arithmetic, true> {
   CROSSRET_DEVICE WarpgroupsBlock(const AttentionProblem& problem, const ListedPairs& none, const Scores& scores)
       : Block(problem, none, scores), rank_(Shape::cluster > 1 ? cluster_rank() : 0) {}
 
-  // By all threads of the block, each for what its warp does.
+  // Runs the block, by all its threads: each warp has one of three roles.
   CROSSRET_DEVICE void run(const TensorMap& queries, const TensorMap& contexts) const {
     Ring<Shape> ring(at_.ring, at_.barriers);
     if (thread_index() == 0) ring.init();

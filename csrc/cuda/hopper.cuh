@@ -14,7 +14,7 @@ constexpr int kWarpgroup = 4 * kWarp;  // threads; its first warp is a multiple 
 constexpr int kBoxBytes = 128, kBoxAlignment = 1024;
 constexpr int kBoxColumns = 64;  // of two bytes, whatever the features' dtype
 
-// Whether the library has kernels of these words.
+// True where the library has kernels of these words.
 #if defined(CROSSRET_SM90A) || !defined(__CUDACC__)
 constexpr bool kWarpgroupsBuilt = true;
 #else
@@ -30,7 +30,7 @@ constexpr bool kWarpgroupsBuilt = false;
 
 #include <type_traits>
 
-// Where kernels made of these words have a body.
+// Kernels made of these words have a body for sm_90a alone.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define CROSSRET_HOPPER 1
 #endif
@@ -46,15 +46,15 @@ struct TensorMap {
   CUtensorMap map;
 };
 
-// Of rows of `row_bytes` bytes, a multiple of kChunkBytes, in boxes of `box_rows`. What lies beyond them is zero.
+// A tensor map of rows of `row_bytes` bytes, a multiple of 16, in boxes of `box_rows` rows. Zeros lie beyond them.
 TensorMap tensor_map(const Stream& stream, const char* name, const void* rows, int64_t n_rows, int64_t row_bytes,
                      int box_rows);
 
-// By one thread; `count` arrivals complete a phase.
+// Initialises a barrier, by one thread: `count` arrivals complete a phase.
 CROSSRET_DEVICE void init_arrivals(Shared<Arrivals> at, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(at)), "r"(count) : "memory");
 }
-// By the same thread: copies and other blocks see what it has initialised, behind a barrier.
+// Shows initialised barriers to copies and to other blocks, by the same thread and ahead of a barrier of threads.
 CROSSRET_DEVICE void fence_arrivals() {
   asm volatile("fence.proxy.async.shared::cta;\nfence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -116,7 +116,7 @@ CROSSRET_DEVICE void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory");
 }
 
-// Of rows as copies leave them, from a step of kStepBytes on: address, stride of eight rows, 128-byte swizzle.
+// Descriptor of rows as copies leave them, from a step of 32 bytes on: address, stride of eight rows, 128-byte swizzle.
 CROSSRET_DEVICE uint64_t matrix_descriptor(Shared<const Chunk> rows, int step) {
   const uint32_t address = shared_address(rows) + step * 32;
   return uint64_t{(address & 0x3FFFF) >> 4} | uint64_t{1} << 16 | uint64_t{8 * kBoxBytes >> 4} << 32 |

@@ -36,10 +36,10 @@ struct WarpgroupShape {
 template <class Shape>
 class Ring {
  public:
-  // Of the stages' and the barriers' first bytes.
+  // Arguments are the first bytes of the stages and of the barriers.
   CROSSRET_DEVICE Ring(int stages, int barriers) : stages_(stages), barriers_(barriers) {}
 
-  // By one thread, behind which all threads of the cluster meet.
+  // Initialises the barriers, by one thread; then all threads of the cluster meet.
   CROSSRET_DEVICE void init() const {
     for (int place = 0; place < Shape::stages; ++place) {
       init_arrivals(ready(place), 1);

@@ -102,7 +102,7 @@ class ArrivalBarrier {
   std::vector<int> waiting_;
 };
 
-// Those of a cluster.
+// All mbarriers of a cluster.
 class ArrivalBarriers : public Unit {
  public:
   ArrivalBarriers() { machine.add(this); }

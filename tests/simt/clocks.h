@@ -24,7 +24,7 @@ constexpr uint32_t clock_of(Access access) { return access >> kThreadBits; }
 constexpr uint32_t thread_of(Access access) { return access & kMany; }
 static_assert(kMostAgents * kWarp <= static_cast<int>(kMany), "all threads of agents have numbers");
 
-// What accesses are ordered behind.
+// Last accesses of every agent that somebody's next accesses are ordered behind.
 struct Knowledge {
   alignas(16) Access behind[kMostAgents + 1] = {};  // of every agent the last
   std::vector<Access> single;                       // of single threads, of which more is known than of their warps
@@ -42,18 +42,18 @@ struct Knowledge {
     single.push_back(access);
   }
 
-  // What both know.
+  // Keeps the accesses that both know.
   void meet(const Knowledge& other) {
     for (int i = 0; i < kMostAgents; ++i) behind[i] = std::min(behind[i], other.behind[i]);
   }
-  // What either knows.
+  // Adds the accesses that the other knows.
   void join(const Knowledge& other) {
     for (int i = 0; i < kMostAgents; ++i) behind[i] = std::max(behind[i], other.behind[i]);
     for (const Access last : other.single) learn(last);
   }
 };
 
-// What must lie between a thread's write and its use by another: of writes to tiles, and of initialised mbarriers.
+// Fences between a thread's write and its use by another: of writes to tiles, and of initialised mbarriers.
 enum class Fence : int { copies, arrivals };
 
 class Clocks {
@@ -81,7 +81,7 @@ class Clocks {
   uint32_t now(int warp) const { return now_[warp]; }
 
   const Knowledge& of(int thread) const { return apart(thread) ? *own_[thread] : of_warps_[thread / kWarp]; }
-  // That a thread has for itself until its warp meets.
+  // Knowledge that a thread has for itself until its warp meets.
   Knowledge& own(int thread) {
     if (own_.empty()) own_.resize(kMostWarps * kWarp);
     if (!apart(thread)) {
@@ -123,7 +123,7 @@ class Clocks {
     }
   }
 
-  // What a warp does from here on is later than what it did, and yet unordered.
+  // Advances a warp's clock: later accesses have another time, and are not ordered by it.
   void step(int warp) { note(++now_[warp]); }
   void note(uint32_t clock) { latest_ = std::max(latest_, clock); }
 
@@ -140,7 +140,7 @@ class Clocks {
     of_threads[thread].push_back(now_[thread / kWarp]);
     step(thread / kWarp);
   }
-  // Whether who wrote has put a fence behind it, of which a thread with this knowledge knows.
+  // True where the writer has put a fence behind the write, and this knowledge has it.
   bool fenced(Fence kind, Access write, const Knowledge& known, int thread) const {
     const auto& of_threads = fences_[static_cast<int>(kind)];
     const uint32_t writer = thread_of(write);

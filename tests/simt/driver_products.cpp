@@ -75,7 +75,7 @@ void multiply(const Launcher& on, const void* left, const void* right, const flo
   throw simt::Mistake("no such columns");
 }
 
-// Of one of the types by its number.
+// Calls run(element) with the type of this number.
 template <class Run>
 void with_type(int type, const Run& run) {
   if (type == 0) return run(TFloat32{});
@@ -110,7 +110,7 @@ int run_product_fault(int order, uint64_t seed, int number, int planted, int clu
   });
 }
 
-// Of each of `count` places (row, column) a box of box_rows rows of 128 bytes.
+// Copies a box of box_rows rows of 128 bytes from each of `count` places (row, column).
 int run_boxes(int order, uint64_t seed, const void* rows, int64_t n_rows, int64_t row_bytes, int box_rows,
               const int* places, int count, void* out, char* message, int64_t size) {
   return reported(message, size, [&] {

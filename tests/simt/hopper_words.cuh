@@ -8,7 +8,7 @@ namespace vocabulary {
 
 constexpr int kCopying = kWarpgroup, kHopperThreads = kWarpgroup + kWarp, kWide = 72;
 
-// By one thread, behind which all meet.
+// Initialises barriers by one thread; then all meet.
 inline void init_all(Shared<Arrivals> first, int barriers, int count) {
   if (thread_index() == kCopying) {
     for (int i = 0; i < barriers; ++i) init_arrivals(first + i, count);

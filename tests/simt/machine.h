@@ -45,7 +45,7 @@ class Machine {
   static constexpr uint32_t kNever = Clocks::kNever;
   Access access() const { return access_by(clocks.now(warp_), static_cast<uint32_t>(current_)); }
   bool earlier_block(Access access) const { return access <= oldest_; }
-  // What the running thread's accesses are ordered behind.
+  // Accesses that the running thread's are ordered behind.
   const Knowledge& knowledge() const { return *knowledge_; }
   const Access* behind() const { return knowledge_->behind; }
 

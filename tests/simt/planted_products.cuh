@@ -23,7 +23,7 @@ struct ProductCall {
   Global<float> out;                  // (64, 16) of each block
 };
 
-// What the threads do, right where nothing is planted.
+// Habits of the threads, right where nothing is planted.
 struct Habits {
   int expected = kStageBytes;  // bytes
   int wrong_parity = 0, misplaced = 0, absent = -1, silent = -1;
@@ -61,7 +61,7 @@ inline void copy_stages(const ProductCall& call, const Habits& habits) {
   copy_right(call, 1, 0);
 }
 
-// By threads, a chunk each.
+// Writes the right rows by threads, a chunk each.
 inline void write_right(const ProductCall& call, const Habits& habits, int number) {
   if (const int thread = thread_index(), row = thread / 8, chunk = thread % 8; row < kColumns) {
     const Global<const float> from = call.right_numbers + (row * kDim + number * kOfBox + chunk * 4);
@@ -188,7 +188,7 @@ CROSSRET_KERNEL(kPipelineThreads, 1) cluster_that_does_not_meet(ProductCall call
   pipeline(call, habits);
 }
 
-// Of rows that nobody has written.
+// A product of rows that nobody has written.
 CROSSRET_KERNEL(kPipelineThreads, 1) product_of_nothing(ProductCall call) {
   Habits habits;
   habits.right_copied = !call.planted;
@@ -196,7 +196,7 @@ CROSSRET_KERNEL(kPipelineThreads, 1) product_of_nothing(ProductCall call) {
   pipeline(call, habits);
 }
 
-// Of rows that threads have written.
+// A product of rows that threads have written.
 inline void multiply_what_is_written(const ProductCall& call, Habits habits) {
   habits.right_copied = false, habits.right_written = true, habits.expected = kLeftBytes;
   pipeline(call, habits);

@@ -18,7 +18,7 @@ class ProductClocks : public Unit {
   // Warpgroups whose products may read; none where nobody multiplies.
   int groups() const { return static_cast<int>(first_agents_.size()); }
 
-  // Of a warpgroup's products the last that all parts of it are known to be done with.
+  // The last product of a warpgroup that all its warps are known to be done with.
   Access behind(int group, const Knowledge& known) const {
     const int first = first_agents_[group];
     if (first < 0) return access_by(Clocks::kNever, kMany);

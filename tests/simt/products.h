@@ -69,7 +69,7 @@ class Products : public Unit {
  public:
   using AddProduct = void (*)(std::vector<float>& values, int columns, const ProductRows& a, const ProductRows& b,
                               int step);
-  // What a thread brings to a product.
+  // A thread's operands of a product.
   struct Lane {
     float* sums;
     int count;
@@ -97,7 +97,7 @@ class Products : public Unit {
     }
   }
 
-  // By the last of the warpgroup for all.
+  // Issues a product for the warpgroup, by the last of its threads.
   void issue(const Fiber* fibers) {
     Group& group = mine();
     const auto lane = [&](int i) -> const Lane& { return *static_cast<const Lane*>(fibers[i].argument); };
@@ -162,7 +162,7 @@ class Products : public Unit {
   static constexpr int kThreads = Machine::kGroup * kWarp;
   static constexpr uint32_t kPoison = 0x7FC5A5A5;  // not a number
 
-  // Of products that are not waited for: who holds them, and what they will be.
+  // Accumulators of products that are not waited for: the threads' arrays, and the sums to come.
   struct Sums {
     float* of[kThreads];
     int count;                  // of a thread
@@ -232,7 +232,7 @@ class Products : public Unit {
     product.perform(product.sums->values, 2 * product.sums->count, product.a, product.b, product.step);
   }
 
-  // What all threads of the warpgroup know must be enough.
+  // Reads are checked by what every thread of the warpgroup knows.
   static void read_rows(const Group& group, const Lane& product) {
     const int number = machine.group(), agent = product_clocks.first_agent(number);
     const int first = machine.first_of_group() * kWarp;

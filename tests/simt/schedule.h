@@ -24,7 +24,7 @@ class Turns {
 
   void begin(int warps) { at_warp_ = order_ == Order::reversed ? warps - 1 : 0, burst_ = 0; }
 
-  // Of the lanes of every warp that can go on one, or -1: a warp as long as it can, from the first on or from the last,
+  // The thread that goes on, or -1 where none can: a warp as long as it can, from the first on or from the last,
   // or for a while.
   [[gnu::always_inline]] int next(const std::vector<uint32_t>& ready) {
     const bool stays = ready[at_warp_] != 0 && (order_ != Order::bursts || burst_-- > 0);

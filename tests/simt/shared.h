@@ -215,7 +215,7 @@ class SharedMemory {
     }
   }
 
-  // What copies and products do is not ordered behind writes of threads by barriers alone.
+  // Accesses of copies and products need a fence behind writes of threads, not barriers alone.
   void check_fenced(int64_t first, const char* kind, const Knowledge& known, int thread) const {
     Access last = kNobody;
     for (int64_t at = first; at < first + kChunk; at += kGranule) {

@@ -46,9 +46,9 @@ EXACT = ("attend_by_warpgroups", "one_tile")  # registers, not at most
 # Bytes of registers that are spilled, of every other kernel none:
 # what attention knows of its job from one barrier to the next, beside 72 sums of products, which sm_100 holds.
 SPILLS = {"attend_by_warpgroups": 520, "attend": 356, "differentiate": 96, "add_gram_products": 8}
-# Of kernels with the largest tiles and the usual options, on sm_90a: products of a stage, by what instruction, and
-# exponentials of the contexts that are weighed at once, which tell their loops; and those loops' instructions at most,
-# 5 % above what they are.
+# Main loops of kernels with the largest tiles and the usual options, on sm_90a. Two counts tell them: products of a
+# stage, by what instruction, and exponentials of the contexts that are weighed at once. Instructions of both at most
+# follow, 5 % above what they are.
 LOOPS = {
     r"attend.*TileShapeILi4ELi2ELi2ELi9E.*BFloat16ELb1E": ("HMMA", 36, 80, 101, 1660),
     r"attend.*TileShapeILi4ELi2ELi2ELi9E.*TFloat32ELb1E": ("HMMA", 36, 80, 101, 1660),

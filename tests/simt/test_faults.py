@@ -50,7 +50,7 @@ FAULTS = {
     "product_of_half_a_warp": r"missed warp operation: .*never reached",
     "vote_beside_a_barrier": r"divergent barrier: ",
 }
-# Of kernels that multiply in warpgroups; those without a report have no numbers.
+# Reports of kernels that multiply in warpgroups; those without a report show as numbers that are none.
 PRODUCT_FAULTS = {
     "refill_under_a_product": r"race: .*write after read of dynamic .*, by a product that has not been waited for",
     "refill_when_one_warp_is_done": r"race: .*write after read of dynamic .*, by a product that has not been waited",

@@ -14,7 +14,7 @@ every_kind = pytest.mark.parametrize("kind", DTYPES)
 
 
 def random_rows(kind: str, *shape: int) -> Tensor:
-    """Of bytes (the last of the shape)."""
+    """Random numbers of a shape whose last size is in bytes."""
     dtype = DTYPES[kind]
     numbers = torch.randn(*shape[:-1], shape[-1] // dtype.itemsize, generator=torch.Generator().manual_seed(shape[0]))
     return numbers.to(dtype)
@@ -79,7 +79,7 @@ def test_pipelines(device: Device, kind: str, cluster: int, schedule: Schedule) 
 @every_schedule
 @pytest.mark.parametrize("cluster", [1, 2])
 def test_numbers_go_round_a_ring(device: Device, cluster: int, schedule: Schedule) -> None:
-    """Of all lanes of four consumers, or of their first ones, that tell when they have read."""
+    """Rings whose consumers arrive by all lanes, or by one of each warp."""
     count = 50
     numbers = torch.arange(count, dtype=torch.int32) * 7 % 31
     out = torch.empty(2 * cluster, 128, dtype=torch.int32)

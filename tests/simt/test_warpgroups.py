@@ -32,7 +32,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def drawn(count: int, rows: int, dim: int, dtype: torch.dtype, seed: int) -> Tensor:
-    """Of numbers that bfloat16 holds, and so does TF32."""
+    """Random features (count, rows, dim) that bfloat16 holds, and so does TF32."""
     values = torch.randn(count, rows, dim, generator=torch.Generator().manual_seed(seed))
     return values.bfloat16().to(dtype)
 

@@ -30,14 +30,14 @@ struct Barrier {
   int arrived, expected, line;
 };
 
-// Of a warp or of a warpgroup.
+// An operation that all threads of a warp or of a warpgroup take part in.
 struct Operation {
   int arrived;
   const char* kind;
   int line;
 };
 
-// What works beside the threads of a cluster.
+// A unit that works beside the threads of a cluster.
 struct Unit {
   virtual void begin() {}  // with the cluster
   // Does what may still happen where no thread can go on, if anything.

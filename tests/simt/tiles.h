@@ -1,7 +1,7 @@
 // Boxes of a matrix in the device's memory, copied into shared memory by a unit of its own.
 //
-// What a box overwrites is checked when it is asked for. Until its bytes are waited for at their barrier, what it
-// writes is nobody's.
+// Memory that a box overwrites is checked when the box is asked for, and belongs to nobody until its bytes are waited
+// for at their barrier.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace simt {
 
 constexpr int kChunkBytes = 16, kBoxRowBytes = 128, kBoxAlignment = 1024;
 
-// Where chunk `chunk` of row `row` of a box lies in it.
+// Byte of a box at which chunk `chunk` of row `row` lies.
 constexpr int64_t swizzled(int64_t row, int chunk) {
   return kChunkBytes * (row * (kBoxRowBytes / kChunkBytes) + (chunk ^ static_cast<int>(row % 8)));
 }

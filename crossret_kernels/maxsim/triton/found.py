@@ -1,4 +1,4 @@
-"""What search kernels of Sum-Max in Triton find, and where it lies."""
+"""Maxima and their places, as search kernels of Sum-Max in Triton store them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from crossret_kernels.maxsim.triton.call import MaxSimCall
 
 
 class Found(NamedTuple):
-    """Where kernels store what they find; what is not wanted is anything.
+    """Tensors that kernels store maxima and places in; one that is not wanted may be any tensor.
 
     Attributes:
         scores: of pairs.
