@@ -12,7 +12,7 @@ import pytest
 def told(
     call: Callable[..., object], cases: Mapping[str, Sequence[Any]], *functions: Callable[..., Any]
 ) -> Callable[..., None]:
-    """A test of mistakes: cases have arguments of `call`, then the error and its words; a function comes ahead of them."""
+    """A test of mistakes: cases have arguments of `call`, the error and its words; a function comes ahead of them."""
     calls = [
         pytest.param([*first, *case[:-2]], *case[-2:], id=" ".join([*(own.__name__ for own in first), name]))
         for first in ([(own,) for own in functions] or [()])
