@@ -64,7 +64,7 @@ def checks() -> Iterator[Check]:
     avg = ("direction", "i2t"), ("pooling", "avg"), ("lambda_softmax", 4.0)
     for options, name, backend in product((lse, avg), all_four, both):
         yield Check("scan_scores", (36, 20, 1024), options, name, backend)
-    for shape, name, backend in product(((36, 20, 512), (49, 49, 1024)), ("bfloat16", "tf32", "float32"), ("triton",)):
+    for shape, name, backend in product(((36, 20, 512), (49, 49, 1024)), ("bfloat16", "tf32", "float32"), ("torch",)):
         yield Check("gated_attention_scores", shape, (), name, backend)
         yield Check("heterogeneous_scores", shape, (("heads", 8),), name, backend)
     for name, backend in product(("bfloat16", "float32"), both):

@@ -23,8 +23,8 @@ class OtherCase:
     """A call of `checks.Check`'s operations, timed with its gradients or without."""
 
     check: Check
-    training: bool = False
-    implementations: tuple[str, ...] = ("triton", "torch")  # a kernel stays where steps are faster by it
+    training: bool
+    implementations: tuple[str, ...]
     targets: Mapping[str, float] = field(default_factory=dict)
 
     @property

@@ -9,16 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossret_kernels.backends import select_backend
-from crossret_kernels.gated_attention.kernels import KERNELS
+from crossret_kernels.backends import select_in_torch
 from crossret_kernels.gated_attention.options import GatedAttention, check_parameters
 from crossret_kernels.gated_attention.reference import gated_attention_reference
 from crossret_kernels.gated_attention.torch import gated_attention_chunked
-from crossret_kernels.inputs.call import Features, Lengths, as_call, check_traceable
+from crossret_kernels.inputs.call import Features, Lengths, as_call
 from crossret_kernels.inputs.options import check_number
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.inputs.tensors import Array, autocasts, check_operand, checkable
-from crossret_kernels.torch_internals import transformed
+from crossret_kernels.inputs.tensors import Array, check_operand
 
 
 class GatedAttentionWeights(NamedTuple):
@@ -71,14 +69,12 @@ def gated_attention_scores(
             float64 with float64 features, else of any narrower floating point.
         alpha: α of Eq. 12 in 0..1: the share of the own modality's memory in each gate; 1 leaves the other's out.
         pairs, candidates, query: as in `pairwise_scores`.
-        backend: "triton", "torch" or "reference"; None takes what CROSSRET_BACKEND prefers where it serves the call,
-            else the fastest that does. "triton" scores all pairs; listed ones, float64, second derivatives and calls
-            inside torch.compile or under torch.func are PyTorch operations, which None takes.
+        backend: "torch" or "reference"; None takes what CROSSRET_BACKEND prefers where it serves the call, else
+            "torch". No kernels make this: PyTorch operations cost a training step less than 1.5 times what they did.
 
     Returns:
         Scores (n_images, n_captions); (P,) with `pairs`; (n_queries, K) with `candidates`. Computed in float32 and
-        returned in it, in float64 for float64 features; kernels multiply o of Eq. 12 in bfloat16 where features are, or
-        autocast is. Differentiable in features, context vectors and all parameters.
+        returned in it, in float64 for float64 features. Differentiable in features, context vectors and all parameters.
 
     Raises:
         ValueError, TypeError, UnsupportedByBackend: as `scan_scores`, of context vectors, parameters and alpha, too;
@@ -116,8 +112,7 @@ def gated_attention_weights(
 ) -> GatedAttentionWeights:
     """The attention by which `gated_attention_scores`, whose arguments and errors it has, scores pairs.
 
-    One of `pairs` and `candidates` is needed, as the weights of all pairs would fill the memory. No kernels make them:
-    backends are "torch" and "reference".
+    One of `pairs` and `candidates` is needed, as the weights of all pairs would fill the memory.
     """
     if pairs is None and candidates is None:
         raise ValueError("gated_attention_weights takes pairs or candidates: the weights of all pairs are not kept")
@@ -148,31 +143,17 @@ def attend(
     images, captions = call.images, call.captions
     check_parameters(parameters, images.values, captions.values)
     checked = _check_contexts(*contexts, images, captions)
-    check_traceable("gated attention takes padded features", images, captions)
-    values = images.values
-    served_by = tuple(KERNELS) if asked[0] is None and asked[1] is None else ()
-    chosen = select_backend(backend, values.device, values.dtype, _refusal(weights), served_by)
-    kind = values.device.type
-    half = torch.get_autocast_dtype(kind) if autocasts(kind) else values.dtype
-    listed = call.listed
+    takes_padded = "gated attention takes padded features"
+    chosen = select_in_torch(backend, "gated attention is made", takes_padded, images, captions)
+    values, listed = images.values, call.listed
     made: Sequence[Tensor]
-    with torch.autocast(kind, enabled=False):
+    with torch.autocast(values.device.type, enabled=False):
         own = parameters.to(torch.promote_types(values.dtype, torch.float32))
         if chosen == "reference":
             made = gated_attention_reference(images, captions, *checked, own, alpha, listed)
         else:
-            how = chosen, half == torch.bfloat16
-            made = gated_attention_chunked(images, captions, *checked, own, alpha, listed, weights, *how)
+            made = gated_attention_chunked(images, captions, *checked, own, alpha, listed, weights)
     return call.as_results(made if weights else made[:1])
-
-
-def _refusal(weights: bool) -> str | None:
-    """Why no kernels serve a call, None where some may."""
-    if weights:
-        return "weights of attention are made by 'torch' and 'reference'"
-    if transformed() or not checkable():
-        return "torch.compile and torch.func's transforms go through 'torch'"
-    return None
 
 
 def _check_contexts(

@@ -1,20 +1,18 @@
-"""Gated attention: once an item what does not depend on the pair; then pairs, by a kernel or in bounded blocks."""
+"""Gated attention: once an item what does not depend on the pair; then pairs, in bounded blocks."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from crossret_kernels.cross_attention.attention import relevances
-from crossret_kernels.gated_attention.kernels import KERNELS, NAME, GatedItems, operands
 from crossret_kernels.gated_attention.options import AttentionStep, GatedAttention
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.operations import for_gradients
 from crossret_kernels.padded.arithmetic import safe_sqrt
 from crossret_kernels.padded.forms import pad_items
 from crossret_kernels.padded.items import Limits, SharedScores
@@ -22,9 +20,32 @@ from crossret_kernels.padded.pairing import Listing, Pairing, Rectangle
 
 # Bytes of keys and values; intermediates and gradients take as many again. Larger runs are made less often.
 ITEM_BYTES = 10 * 2**20
-GPU_SHARE = 26  # times as much on a GPU: launches are counted there, not bytes of cache
 # Bytes of a block of pairs: a few products of them stay in a cache.
 PAIR_BYTES = 16 * 2**20
+GPU_SHARE = 26  # times as much of both on a GPU: launches are counted there, not bytes of cache
+
+
+class GatedItems(NamedTuple):
+    """Tensors of n images, or of n captions, that their pairs need.
+
+    Attributes:
+        keys: (n, L, H), w_h ⊙ tanh(W x + b): a row's logit is its product with tanh(W_q o + b_q).
+        values: (n, L, D), P⁽²⁾ I_m of regions, words as they are: D numbers whatever regions have.
+        memory: (n, G), the memory of Eq. 12.
+        contexts: (n, K, D), the context vectors of the earlier levels.
+        mask: (n, L), the rows that are no padding.
+    """
+
+    keys: Tensor
+    values: Tensor
+    memory: Tensor
+    contexts: Tensor
+    mask: Tensor
+
+    def part(self, first: int, stop: int, width: int) -> GatedItems:
+        """Some successive items, `width` of their rows."""
+        keys, values, mask = (x[first:stop, :width] for x in (self.keys, self.values, self.mask))
+        return GatedItems(keys, values, self.memory[first:stop], self.contexts[first:stop], mask)
 
 
 @dataclass(frozen=True)
@@ -33,28 +54,21 @@ class _Gated(SharedScores):
 
     alpha: float
     weights: bool
-    backend: str  # "torch", or one that has kernels
-    bfloat16: bool
     n_beside = 2
-
-    @property
-    def fused(self) -> bool:
-        return self.backend in KERNELS
 
     def limits(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> Limits:
         own = GatedAttention.of(parameters)
         gate, dim = own.region_gate_weight.shape
         hidden = [step.key_weight.size(0) for step in (own.region_step, own.word_step)]
-        itemsize = own.embedding_bias.itemsize
+        itemsize, device = own.embedding_bias.itemsize, own.embedding_bias.device.type
+        share = 1 if device == "cpu" else GPU_SHARE
         rows = [
-            max(1, ITEM_BYTES // (itemsize * (h + dim + own_side.values.size(-1))))
+            max(1, share * ITEM_BYTES // (itemsize * (h + dim + own_side.values.size(-1))))
             for h, own_side in zip(hidden, (self.images, self.captions), strict=True)
         ]
         gathered = 0 if self.pairs is None else 4 * beside[0].size(1) * dim  # context vectors of listed pairs
-        if self.fused:  # kernels bound what they take themselves; captions of one run are made once for all images
-            return Limits([GPU_SHARE * max(1, rows[0] // 2), GPU_SHARE * rows[1]], sys.maxsize)
         cells = 4 * gate + 3 * sum(hidden) + 6 * dim + 4 * (self.images.width + self.captions.width) + gathered
-        return Limits(rows, max(1, PAIR_BYTES // (itemsize * cells)))
+        return Limits(rows, max(1, share * PAIR_BYTES // (itemsize * cells)))
 
     def results(self, like: Tensor) -> list[Tensor]:
         if self.pairs is None:
@@ -72,11 +86,7 @@ class _Gated(SharedScores):
         graph_alone: bool,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         own = GatedAttention.of(parameters)
-        if not self.fused:
-            return score(images, captions, pairing, own, self.alpha)
-        kernel = for_gradients(NAME) if graph_alone else KERNELS[self.backend]
-        last = kernel(*operands(images, captions, own, pairing), self.alpha, self.bfloat16)
-        return (earlier_levels(images, captions, pairing) + last,)
+        return score(images, captions, pairing, own, self.alpha)
 
     def at_once(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
         dtype = parameters[-1].dtype
@@ -97,15 +107,13 @@ def gated_attention_chunked(
     alpha: float,
     pairs: Tensor | None,
     weights: bool,
-    backend: str = "torch",
-    bfloat16: bool = False,
 ) -> tuple[Tensor, ...]:
     """Scores (n_images, n_captions), or (P,); with `weights` also weights of regions (P, M) and of words (P, L).
 
     Blocks are recomputed in the backward pass. Where a call is traced or transformed it is one block, which outlives
     the call if a gradient is taken.
     """
-    call = _Gated(regions, words, pairs, alpha, weights, backend, bfloat16)
+    call = _Gated(regions, words, pairs, alpha, weights)
     return call.compute(region_contexts, word_contexts, *parameters.flat())
 
 

@@ -116,34 +116,6 @@ class SumMax:
     POOLED_ROWS, POOLED_COLUMNS = 32, 32  # maxima that are pooled at a time
 
 
-class GatedTuning:
-    """SMAN's pairwise step."""
-
-    ROWS = 64  # of an item at a time: items of more have their hidden units made again for every further block
-    COLUMNS = 64  # of values, keys and the gate at a time where there are few products
-    WORKSPACE_BYTES = 128 * 2**20
-
-    @staticmethod
-    def tile(shared: int, ieee: bool, bytes_of: int) -> tuple[int, int, int]:
-        """Pairs of a tile, hidden units of theirs and columns of the gate at a time, of so many bytes each."""
-        if bytes_of == 4:
-            return (32, 64, 16) if ieee else (64, 64, 32)
-        return 128 if shared >= SOME else 64, 128, 64
-
-    @staticmethod
-    def warps(pairs: int) -> int:
-        return 8 if pairs > 64 else 4
-
-
-class HeterogeneousTuning:
-    """HAN's first layer and its matching, between PyTorch's products."""
-
-    ROWS = 32  # of a tile of logits or of similarities, of either side
-    CELLS = 4096  # of rows that are normalised at once
-    WARPS = 4
-    WORKSPACE_BYTES = 512 * 2**20  # a part takes the host ten launches, forward, and forty operations, backward
-
-
 class ScoreLoss:
     """Losses over a score matrix: triplet, InfoNCE and sigmoid."""
 

@@ -21,7 +21,7 @@ from crossret_kernels.padded.arithmetic import norm, safe_divide, safe_normalize
 from crossret_kernels.padded.chunked import of_pairs
 
 CHUNK_BYTES = 2 * 2**20  # of a chunk's features and logits: what is made of them stays near the caches
-GPU_CHUNK = 2  # times as much on a GPU
+GPU_CHUNK = 32  # times as much on a GPU: launches are counted there, not bytes of cache
 
 
 class Layers(NamedTuple):

@@ -85,9 +85,9 @@ class SharedScores(ABC):
         """Tensors of items alone, from padded rows (n, L, D) with zeros behind their ends and the mask (n, L)."""
 
     @property
-    @abstractmethod
     def fused(self) -> bool:
         """Whether a kernel takes all that pairs are."""
+        return False
 
     @abstractmethod
     def score(

@@ -15,8 +15,6 @@ import torch
 
 import crossret_kernels
 from crossret_kernels import (
-    gated_attention_scores,
-    heterogeneous_scores,
     infonce_loss,
     maxsim_argmax,
     maxsim_scores,
@@ -26,17 +24,13 @@ from crossret_kernels import (
     sigmoid_loss,
     triplet_loss,
 )
-from tests.kernels.gated_attention.batches import gated_parameters
 from tests.kernels.gpu.offline import ARCHITECTURES, SHARED_LIMITS, Launch, launches_of
-from tests.kernels.heterogeneous_attention.calls import make_layers
 
 EVERY_ARCHITECTURE = "CROSSRET_EVERY_ARCHITECTURE" in os.environ  # `make tritons`
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "tf32": torch.float32, "float32": torch.float32}
 FUNCTIONS = {
     "contrastive_loss": infonce_loss,
     "cross_attention": scan_scores,
-    "gated_attention": gated_attention_scores,
-    "heterogeneous_attention": heterogeneous_scores,
     "maxsim": maxsim_scores,
     "ranking_loss": triplet_loss,
 }
@@ -126,34 +120,6 @@ class Contrast(Case):
         torch.autograd.grad(loss, leaves, torch.ones_like(loss))
 
 
-class Gated(Case):
-    """A call of `gated_attention_scores` whose vectors all have the same length, and gradients of the scores."""
-
-    def call(self) -> None:
-        dtype, sizes = DTYPES[self.precision], (self.dim,) * 5
-        sides = [torch.zeros(5, rows[1], self.dim, dtype=dtype) for rows in (self.regions, self.words)]
-        contexts = [torch.zeros(5, 2, self.dim, dtype=dtype) for _ in sides]
-        with tf32(self.precision == "tf32"):
-            scores = gated_attention_scores(
-                *(side.requires_grad_() for side in sides), region_contexts=contexts[0], word_contexts=contexts[1],
-                parameters=gated_parameters(*sizes), backend="triton",
-            )  # fmt: skip
-            torch.autograd.grad(scores.sum(), sides)
-
-
-class Layered(Case):
-    """A call of `heterogeneous_scores` with one layer, and gradients of the scores."""
-
-    def call(self) -> None:
-        sides = [
-            torch.zeros(2, rows[1], self.dim, dtype=DTYPES[self.precision]).requires_grad_()
-            for rows in (self.regions, self.words)
-        ]
-        with tf32(self.precision == "tf32"):
-            scores = heterogeneous_scores(*sides, layers=make_layers(1, self.dim), backend="triton", **self.options)
-            torch.autograd.grad(scores.sum(), sides)
-
-
 scan = partial(Case, "cross_attention")
 patches = partial(scan, regions=(150, 197), words=(20, 77))  # too many for a tile on the chip
 maxsim = partial(Case, "maxsim", regions=(128, 300), words=(32, 32), dim=128)
@@ -168,8 +134,7 @@ PROJECTED = {"direction": "i2t", "relevance": "projection", "pooling": "max", "n
 WITHOUT_PRODUCTS = {
     "pack_rows", "pool", "relevance_gradients", "store_gradients", "add_listed_gradients", "query_statistics",
     "sum_of_runs", "query_gradients", "inverse_norms", "hinge_statistics", "losses_of_statistics", "score_gradients",
-    "softmax_statistics", "gated_context_gradients", "gated_memory_gradients", "cross_weights", "normalised_rows",
-    "normalised_row_gradients", "cross_logit_gradients", "logit_statistics", "losses_of_logits", "logit_gradients",
+    "softmax_statistics", "logit_statistics", "losses_of_logits", "logit_gradients",
     "sigmoid_losses", "sigmoid_gradients", "pool_maxima", "pool_weights",
 }  # fmt: skip
 FEW_KINDS = 3
@@ -238,12 +203,6 @@ COVERING = [
     Contrast("contrastive_loss", "float16", (80,), options={"caption_ids": [0] * 200, "positive_offset": 1}),
     Contrast("contrastive_loss", "float32", function=sigmoid_loss, options={"reduction": "none"}),
     Contrast("contrastive_loss", "bfloat16", mostly(100), function=sigmoid_loss, options={"image_ids": [0] * 200}),
-    Layered("heterogeneous_attention", "bfloat16", mostly(100)),
-    Layered("heterogeneous_attention", "tf32", dim=512, options={"direction": "i2t", "pooling": "lse"}),
-    Layered("heterogeneous_attention", "float32", (80,), dim=100, options={"heads": 2, "pooling": "max"}),
-    Gated("gated_attention", "bfloat16", mostly(90, 100), dim=512),
-    Gated("gated_attention", "tf32", mostly(80, of=(80, 90)), dim=256),
-    Gated("gated_attention", "float32", dim=100),
 ]
 
 
@@ -259,8 +218,6 @@ LARGEST: list[tuple[Case, str, dict[str, Any]]] = [
     (maxsim("bfloat16", regions=(50, 50), dim=1024, options={"direction": "i2t"}), "best_of_tiles", {}),
     (maxsim("bfloat16", words=(150, 197), dim=1024, options={"normalize": True}), "best_of_items", {}),
     (soft("tf32", words=(150, 197), dim=1024), "soft_gradients", {}),
-    (Gated("gated_attention", "bfloat16", dim=512), "gated_weights", {"STORE": True}),
-    (Gated("gated_attention", "tf32", dim=512), "gated_contexts", {"IMAGES": False, "STORE": True}),
 ]
 
 

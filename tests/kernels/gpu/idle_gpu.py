@@ -21,16 +21,12 @@ from triton.runtime import driver
 
 from crossret_kernels import (
     backends,
-    gated_attention_scores,
-    heterogeneous_scores,
     maxsim_scores,
     scan_scores,
     triplet_loss,
 )
 from crossret_kernels.gpu import triton_launch
 from crossret_kernels.gpu.tuning import LEAST, Attention, SumMax
-from tests.kernels.gated_attention.batches import gated_parameters
-from tests.kernels.heterogeneous_attention.calls import make_layers
 
 
 class IdleDriver(CudaDriver):  # type: ignore[misc]  # Triton's, which has no types
@@ -60,24 +56,10 @@ def lose() -> None:
     triplet_loss(torch.zeros(5, 5, requires_grad=True), negatives="hardest", backend="triton").backward()
 
 
-def gate() -> None:
-    sides = features(3, 12, 32), features(4, 9, 32)
-    contexts = {"region_contexts": torch.zeros(3, 1, 32), "word_contexts": torch.zeros(4, 1, 32)}
-    parameters = gated_parameters(32, 32, 32, 32, 32)
-    gated_attention_scores(*sides, **contexts, parameters=parameters, backend="triton").sum().backward()
-
-
-def layer() -> None:
-    sides = features(3, 12, 32), features(4, 9, 32)
-    heterogeneous_scores(*sides, layers=make_layers(1, 32), backend="triton").sum().backward()
-
-
 CALLS: dict[str, Callable[[], None]] = {
     "scan_scores": lambda: score(scan_scores, pooling="lse"),
     "maxsim_scores": lambda: score(maxsim_scores),
     "triplet_loss": lose,
-    "gated_attention_scores": gate,
-    "heterogeneous_scores": layer,
 }
 
 

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 
 from crossret_kernels import (
-    gated_attention_scores,
-    heterogeneous_scores,
     maxsim_scores,
     scan_scores,
 )
@@ -21,10 +19,8 @@ pytest.importorskip("triton")
 
 from crossret_kernels.cross_attention.triton import chunks, feature_gradients
 from crossret_kernels.gpu import triton_launch
-from crossret_kernels.gpu.tuning import Attention, GatedTuning, HeterogeneousTuning, SumMax
-from tests.kernels.gated_attention.batches import gated_parameters
+from crossret_kernels.gpu.tuning import Attention, SumMax
 from tests.kernels.gpu.offline import recorded
-from tests.kernels.heterogeneous_attention.calls import make_layers
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="Triton interprets kernels in this process")
 
@@ -87,34 +83,6 @@ def test_ragged_batches_compile_nothing(
         of_triton.setdefault((launch.name, launch.kind, launch.dtype), set()).add(launch.key)
     assert all(len(keys) == 1 for keys in of_triton.values()), of_triton.keys()
     assert len(of_triton) <= len(compiled)
-
-
-@pytest.mark.parametrize("layered", [False, True])
-def test_batches_of_guided_pairs_compile_nothing(layered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever their number and lengths."""
-    for sizes in (GatedTuning, HeterogeneousTuning):
-        monkeypatch.setattr(sizes, "WORKSPACE_BYTES", 2**22)
-    parameters, generator = gated_parameters(8, 8, 7, 5, 4), torch.Generator().manual_seed(0)
-    compiled = set[Any]()
-    of_triton: dict[tuple[Any, ...], set[str]] = {}
-    with recorded() as launches:
-        for n_images, n_captions in BATCHES[:4]:
-            sides, lengths, contexts = [], [], []
-            for count, width in ((n_images, 36), (n_captions, 16 + n_images % 5)):
-                sides.append(torch.zeros(count, width, 8, dtype=torch.bfloat16, requires_grad=True))
-                lengths.append(torch.randint(1, width + 1, (count,), generator=generator))
-                contexts.append(torch.zeros(count, 2, 8))
-            if layered:
-                scores = heterogeneous_scores(*sides, *lengths, layers=make_layers(1, 8), backend="triton")
-            else:
-                beside = {"region_contexts": contexts[0], "word_contexts": contexts[1], "parameters": parameters}
-                scores = gated_attention_scores(*sides, *lengths, **beside, backend="triton")
-            torch.autograd.grad(scores, sides, torch.zeros_like(scores))
-            compiled = compiled or set(triton_launch._compiled)
-            assert set(triton_launch._compiled) == compiled, f"batch {n_images}"
-    for launch in launches:
-        of_triton.setdefault((launch.name, launch.kind, launch.dtype), set()).add(launch.key)
-    assert of_triton and all(len(keys) == 1 for keys in of_triton.values()), of_triton.keys()
 
 
 @pytest.mark.parametrize("function", [scan_scores, maxsim_scores])

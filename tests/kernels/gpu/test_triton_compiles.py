@@ -39,7 +39,6 @@ STACK_BOUNDS = {
     "best_of_tiles": (1280, 1920),
     "best_of_items": (1408, 1024),
     "context_gradients": (128, 128),
-    "gated_item_gradients": (384, 64),
 }
 # IEEE products are made of multiply-adds, those after them of two or three TF32 products.
 IEEE_STACK_BOUNDS = {
@@ -55,8 +54,7 @@ OTHERS_STACK_BOUNDS = (128, 64)
 # Kernels whose IEEE products, which are made of multiply-adds, read tiles where lanes meet in one bank. No other does:
 # the dearest such accesses made a kernel six times slower.
 COLLIDING_IEEE = {
-    "attend_pairs", "best_of_tiles", "gated_weights", "gated_item_gradients", "gated_logit_gradients",
-    "matching_gradients", "pool_rows", "pooled_dots", "soft_gradients",
+    "attend_pairs", "best_of_tiles", "soft_gradients",
 }  # fmt: skip
 
 
