@@ -34,7 +34,7 @@ except metadata.PackageNotFoundError:  # a checkout that is not installed: its p
     _project = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
     __version__ = _project.partition('\nversion = "')[2].partition('"')[0]
 
-# What lives where; imported when it is asked for, as torch takes a second.
+# Public names by their module, which is imported when one is asked for: torch takes a second.
 _ROOMS = {
     "data": (),
     "evaluation": (),

@@ -8,7 +8,7 @@ import sys
 
 from crossret import signals
 
-# What the extra `crossret[app]` installs, by the names that Python imports.
+# Packages of the extra `crossret[app]`, by the names that Python imports.
 APP_MODULES = ("typer", "rich", "PIL", "matplotlib", "safetensors", "filelock", "jinja2", "tomli_w")
 
 # How OpenMP's threads wait for each other: what a user may have chosen, and what is chosen otherwise. A training has

@@ -344,15 +344,15 @@ class StructurePreservingLoss(nn.Module):
 
 
 def _ids_of_all(image_ids: Tensor, scores: Tensor, share: Share) -> Tensor:
-    """Of this rank's ids those of the batch, as int64 where the scores are; checked before they are sent."""
-    own = as_integers(image_ids, "image_ids")
-    if own.shape != (share.n,):
-        raise ValueError(f"image_ids must hold one id for each of this rank's {share.n} pairs, got {tuple(own.shape)}")
-    return share.gathered(own.to(scores.device))
+    """Ids of the whole batch from this rank's, int64 on the scores' device; checked before they are sent."""
+    ids = as_integers(image_ids, "image_ids")
+    if ids.shape != (share.n,):
+        raise ValueError(f"image_ids must hold one id for each of this rank's {share.n} pairs, got {tuple(ids.shape)}")
+    return share.gathered(ids.to(scores.device))
 
 
 def _rows_and_columns(loss_of_rows: Callable[..., Tensor], scores: Tensor, share: Share, **options: Any) -> Tensor:
-    """Of this rank's rows, and of its columns, which the other ranks have sent it, the sum of the losses."""
+    """Sum of the losses of this rank's rows, and of its columns, which the other ranks send it."""
     columns = share.exchanged(scores).T
     return loss_of_rows(scores, **options).sum() + loss_of_rows(columns, **options).sum()
 

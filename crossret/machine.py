@@ -10,7 +10,7 @@ from crossret import system
 
 
 def describe_machine() -> dict[str, str | int]:
-    """What a measured figure depends on: CPU model, cores of this process, torch's threads, versions."""
+    """Facts that a measured figure depends on: CPU model, cores of this process, torch's threads, versions."""
     return {
         "cpu": system.cpu_model() or platform.processor() or platform.machine(),
         "cores": system.cores(),

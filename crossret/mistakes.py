@@ -1,4 +1,4 @@
-"""What a user can do something about, in words: everything else that goes wrong is a bug."""
+"""Mistakes that a user can mend, in words: everything else that goes wrong is a bug."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def mistake(error: Exception) -> str | None:
         from crossret_kernels import UnsupportedByBackend
 
         text = str(error)
-        # What follows the first sentence counts torch's own bookkeeping; a launch, or a library's handle, tells a code.
+        # Text behind the first sentence is torch's own bookkeeping, or the code of a failed launch or library's handle.
         first = text.split("\n")[0].split(". ")[0].rstrip(".")
         if isinstance(error, OutOfMemoryError) or any(mark in text for mark in _OUT_OF_MEMORY):
             return f"{first}: --encode-chunk and --amp train in less, as does a smaller --batch-size"

@@ -17,7 +17,7 @@ from crossret.models.protocol import Matcher
 from crossret.models.texts import reads_texts
 
 CARD = "README.md"
-_LOG, _SETTINGS = "log.jsonl", "run.toml"  # of a training
+_LOG, _SETTINGS = "log.jsonl", "run.toml"  # a run's files
 _PATHS = ("data", "fine_tune", "word_vectors", "vocabulary", "encoder", "text_encoder")  # among the settings
 _RECALLS = ("r1", "r5", "r10")
 
@@ -72,7 +72,7 @@ def write_card(
 
 
 def _training(run: Path | None) -> list[str]:
-    """What a training left beside its models."""
+    """Sections on the training: its figures and settings, as far as the run has their files."""
     parts = []
     if run is not None and (run / _LOG).is_file():
         best = [entry for entry in read_json_lines(run / _LOG) if entry.get("kind") == "epoch" and entry.get("best")]

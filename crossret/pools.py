@@ -1,4 +1,4 @@
-"""What a process of a pool does first, before it imports NumPy."""
+"""Start of a pool's process, before it imports NumPy."""
 
 from __future__ import annotations
 

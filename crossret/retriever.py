@@ -42,7 +42,7 @@ Captions: TypeAlias = "Sequence[str] | Encoded"
 
 
 class Found(NamedTuple):
-    """What a search found, best first.
+    """Results of a search, best first.
 
     Attributes:
         scores: (queries, k) float32.
@@ -291,7 +291,7 @@ class Retriever:
         )
 
     def _tokens(self, picture: Path) -> tuple[Tensor, Tensor]:
-        """What the model's encoder makes of one picture (1, R, D), and the boxes (R, 4)."""
+        """Tokens (1, R, D) of one picture by the model's encoder, and their boxes (R, 4)."""
         with evaluating(self.model):
             regions = tokens_of(self.model, Regions(self._batch([picture])))
         assert regions.boxes is not None
@@ -304,7 +304,7 @@ class Retriever:
     def _save(self, directory: Path, name: str, *, published: bool = False) -> None:
         save_model(self.model, directory, self.vocabulary)
         encoder = captions_by(self.model)
-        if published and encoder is not None and os.path.isabs(encoder.name):  # of a folder on this machine
+        if published and encoder is not None and os.path.isabs(encoder.name):  # a folder on this machine
             write_json(directory / CAPTIONS_BY, {**asdict(encoder), "name": ""})
         write_card(directory, name, self.model, self.vocabulary, self.run)
 

@@ -92,7 +92,7 @@ class CrossAttentionScorer(nn.Module):
         *,
         pairs: Tensor,
     ) -> ScanAttention:
-        """What the scores of the given pairs are made of; arguments as ``forward``.
+        """Scores of the given pairs, and the weights and relevances that make them; arguments as ``forward``.
 
         Q queries attend to C contexts: words to regions ("t2i") or regions to words ("i2t").
 
@@ -114,7 +114,7 @@ class CrossAttentionScorer(nn.Module):
         *,
         pairs: Tensor,
     ) -> ScanContributions:
-        """What each query brings to the scores of the given pairs, without gradient; arguments as ``forward``.
+        """Each query's share of the given pairs' scores, without gradient; arguments as ``forward``.
 
         Returns:
             As ``attention``, and shares (P, Q) that add up to the scores; see ``crossret_kernels.scan_contributions``.
@@ -163,7 +163,7 @@ class SumMaxScorer(nn.Module):
         *,
         pairs: Tensor | None = None,
     ) -> Tensor:
-        """As ``CrossAttentionScorer.forward``."""
+        """Scores; arguments as ``CrossAttentionScorer.forward``."""
         return maxsim_scores(regions, words, region_lengths, lengths, pairs=pairs, options=self.options)
 
     def contributions(
@@ -175,7 +175,7 @@ class SumMaxScorer(nn.Module):
         *,
         pairs: Tensor,
     ) -> Contributions:
-        """What each query takes and brings to scores of the given pairs, without gradient; arguments as ``forward``.
+        """Each query's best match and share of the given pairs' scores, without gradient; arguments as ``forward``.
 
         Returns:
             See ``crossret_kernels.late_interaction.explain``, with images in the place of its queries.
@@ -184,11 +184,11 @@ class SumMaxScorer(nn.Module):
             ValueError, TypeError: as ``crossret_kernels.maxsim_scores``; the scorer takes both directions, or soft
                 maxima, of which no row takes one.
         """
-        own = asdict(self.options)
-        direction = {"i2t": "q2d", "t2i": "d2q"}.get(own.pop("direction"))
+        options = asdict(self.options)
+        direction = {"i2t": "q2d", "t2i": "d2q"}.get(options.pop("direction"))
         if direction is None:
             raise ValueError("contributions are of one direction: make a scorer of either")
-        return explain(regions, words, region_lengths, lengths, pairs=pairs, direction=direction, **own)
+        return explain(regions, words, region_lengths, lengths, pairs=pairs, direction=direction, **options)
 
     def extra_repr(self) -> str:
         return repr(self.options)
@@ -219,7 +219,7 @@ class EnsembleScorer(nn.Module):
         *,
         pairs: Tensor | None = None,
     ) -> Tensor:
-        """As ``CrossAttentionScorer.forward``."""
+        """Mean scores; arguments as ``CrossAttentionScorer.forward``."""
         first, *others = self.scorers
         total: Tensor = first(regions, words, lengths, region_lengths, pairs=pairs)
         for scorer in others:

@@ -21,17 +21,17 @@ def end_like_ctrl_c() -> None:
 
 
 def exit_status() -> int:
-    """What a shell reports of a process that was ended so: 128 and the signal's number."""
+    """Exit status that a shell reports of a process that this signal ended: 128 and the signal's number."""
     return 128 + _received
 
 
 def what_happened() -> str:
-    """What ended the command, in words."""
+    """Words for what ended the command."""
     return "interrupted" if _received == signal.SIGINT else f"ended by {signal.Signals(_received).name}"
 
 
 def how_it_ended(status: int) -> str:
-    """What became of another process, in words that follow its name.
+    """Words for the end of another process, to follow its name.
 
     Args:
         status: as ``subprocess`` has it, less than 0 where a signal ended it, or as ``exit_status``.

@@ -1,4 +1,4 @@
-"""What systems do differently: Linux has all of it, macOS and Windows what is there."""
+"""Differences between systems: Linux has everything here, macOS and Windows a part of it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ except ImportError:  # Windows
 
 ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Signals that end a process from without, besides Ctrl-C's."""
-_MAXRSS = 2**20 if sys.platform == "darwin" else 2**10  # of ru_maxrss, in a MiB
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+_MAXRSS = 2**20 if sys.platform == "darwin" else 2**10  # units of ru_maxrss in a MiB
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 _LARGE = 8 * 2**20  # bytes
 _KILLED: int = getattr(signal, "SIGKILL", 0)
 
@@ -118,7 +118,7 @@ def peak_mebibytes() -> float:
 
 
 def cpu_model() -> str | None:
-    """What the processor is called; None where the system does not say."""
+    """Name of the processor; None where the system does not say."""
     cpuinfo = Path("/proc/cpuinfo")
     named = re.search(r"^model name\s*:[ \t]*(\S.*)$", cpuinfo.read_text() if cpuinfo.exists() else "", re.MULTILINE)
     return None if named is None else named[1].strip()

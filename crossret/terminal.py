@@ -1,4 +1,4 @@
-"""What figures look like on the terminal: tables and progress."""
+"""Tables and progress on the terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from crossret.explain.pointing import PointingGame
 from crossret.files.unicode import printable, shortened
 from crossret.progress import ProgressLines
 
-_SHOWN_QUERIES = 10  # of a search: the rest is for the file of results
+_SHOWN_QUERIES = 10  # the file of results has the rest
 
 
 def plain(text: str) -> str:
@@ -66,9 +66,9 @@ def pointing_table(games: Sequence[PointingGame], title: str) -> Table:
 
 
 def results_table(found: Sequence[dict[str, Any]], title: str, item: str) -> Table:
-    """What a search found, as ``crossret.search.retrieval.ranked`` gives it: the results of the first queries.
+    """Results of a search's first queries; ``found`` is as ``crossret.search.retrieval.ranked`` gives it.
 
-    ``item`` is what one of those that were searched is called.
+    ``item`` is the name of one item of the corpus.
     """
     hidden = len(found) - _SHOWN_QUERIES
     caption = f"… and the results of {hidden:,} more queries" if hidden > 0 else None
