@@ -63,7 +63,7 @@ class CaptionedImage:
 
 
 class Reading:
-    """What a file, ``path``, is read into: ``images`` by id, in its order; places by what is wrong, ``notes``."""
+    """Content of a file, ``path``: ``images`` by id, in its order, and ``notes``, places by what is wrong there."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)

@@ -19,7 +19,7 @@ from crossret.files.atomic import atomic_write
 from crossret.files.directories import occupied
 
 SPLITS = {"train": "train", "restval": "train", "val": "dev", "validation": "dev", "dev": "dev", "test": "test"}
-"""By the file's name of a split that of the data directory: MS-COCO trains on restval, too, and others call dev val."""
+"""Splits of a data directory by their names in files: MS-COCO trains on restval, too, and others call dev val."""
 
 
 def import_captions(

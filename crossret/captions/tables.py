@@ -54,18 +54,18 @@ def read_table(lines: Sequence[str], found: Reading) -> None:
 
 
 def _layout(lines: Sequence[str], path: str) -> tuple[str, list[str], bool]:
-    """What is between columns, what these are ("" where nothing is read), and whether the first line is a header."""
+    """Delimiter of columns, their fields ("" where nothing is read), and whether the first line is a header."""
     first = lines[0]
     named = False
     for delimiter in "\t|,;":
         names = [re.sub(r"[ -]+", "_", name.strip(' "').lower()) for name in first.split(delimiter)]
-        of = {field: next((name for name in known if name in names), None) for field, known in FIELDS.items()}
-        if of["image"] and of["caption"]:
-            return delimiter, [next((field for field in of if of[field] == name), "") for name in names], True
-        named = named or bool(of["image"] or of["caption"])
+        columns = {field: next((name for name in known if name in names), None) for field, known in FIELDS.items()}
+        if columns["image"] and columns["caption"]:
+            return delimiter, [next((f for f in columns if columns[f] == name), "") for name in names], True
+        named = named or bool(columns["image"] or columns["caption"])
     end = _FILE.match(first) or re.search("\t", first) or re.search("[|,;]", first)
-    of_file = [_FILE.match(line) is not None for line in lines[:2]]
-    if end is None or (named and not of_file[0]) or of_file == [False, True]:
+    is_row = [_FILE.match(line) is not None for line in lines[:2]]
+    if end is None or (named and not is_row[0]) or is_row == [False, True]:
         raise ValueError(
             f"{path}, line 1: {escaped(first)!r} is not an image's file, a tab, '|', ',' or ';', and a caption, and no "
             f"header of {' or '.join(FIELDS['image'])} and {' or '.join(FIELDS['caption'])}"
