@@ -1,4 +1,4 @@
-"""What `search` is told by --candidates: a file of them, or an index that finds them."""
+"""Option --candidates of `search`: a file of candidates, or an index that finds them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CandidateOption:
-    """What --candidates names: a file, or an index of nearest vectors, and how many of these; or nothing."""
+    """Source of candidates: a file, an index of nearest vectors with how many it finds, or neither."""
 
     given: str | None
     count: int

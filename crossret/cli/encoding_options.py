@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from crossret import system
 from crossret.cli.options import option
 
-_MOST_WORKERS = 8  # of those that are started without being asked for
+_MOST_WORKERS = 8  # started at most without being asked for
 
 BatchSize = Annotated[int, option("Pictures that are encoded together.", min=1, max=65536)]
 Workers = Annotated[

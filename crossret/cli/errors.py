@@ -1,4 +1,4 @@
-"""What goes wrong in a command is one line on standard error, and where it cannot go on an exit code."""
+"""Errors of a command: one line on standard error, and an exit code where it cannot go on."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Lines(logging.Handler):
 
 @contextmanager
 def logged(level: int) -> Iterator[None]:
-    """What the library tells by logging, from this level on, is told as lines; the root logger is left alone."""
+    """Print the library's log records, from this level on, as lines; the root logger is left alone."""
     handler, logger = _Lines(), logging.getLogger("crossret")
     before = logger.level
     logger.addHandler(handler)

@@ -78,7 +78,7 @@ def spelling(name: str, value: object = None) -> str:
 
 
 def use_threads(threads: int | None) -> None:
-    """As many threads as --threads says."""
+    """Give torch the threads of --threads, where it was typed."""
     if threads is not None:
         import torch
 
@@ -134,7 +134,7 @@ def load_trained(
 def load_for(
     run: Path, images: PrecomputedDataset, device: str | None = None, text_encoder: str | None = None
 ) -> tuple[Matcher, PrecomputedCorpus]:
-    """As ``load_trained``, of a split of features that has been opened."""
+    """Model and split as by ``load_trained``, of features that have been opened."""
     model, vocabulary = load_model_of(run, device, text_encoder)
     return model, _readable(model, vocabulary, images)
 

@@ -1,4 +1,4 @@
-"""What commands say on standard output."""
+"""Lines that commands print on standard output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from crossret.files.unicode import printable
 
-_NAMED = 5  # of those that are left out
+_NAMED = 5  # items that are left out, at most
 
 
 def say(text: str) -> None:

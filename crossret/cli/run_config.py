@@ -15,7 +15,7 @@ from typer.exceptions import TyperException
 from crossret import __version__
 from crossret.files.toml import read_toml, write_toml
 
-# What a file says nothing about: where a run goes, and whether it begins.
+# Options that no file holds: where a run goes, and whether it begins.
 _ONLY_TYPED = ("config", "output", "resume", "help")
 _logger = logging.getLogger(__name__)
 
@@ -53,12 +53,12 @@ def overrules(context: typer.Context, name: str) -> bool:
 
 
 def typed(context: typer.Context, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The same options; None where the value is that of a file."""
+    """Options by name; None where the value is a file's."""
     return {name: None if _of_file(context, name) else value for name, value in options.items()}
 
 
 def of_file(context: typer.Context, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The same options with the values that a file has, or None."""
+    """Options by name with a file's values; None where it has none."""
     return {name: context.lookup_default(name) for name in options}
 
 

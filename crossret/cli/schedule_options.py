@@ -37,6 +37,6 @@ with_schedule_options = with_fields("schedule", ScheduleOptions)
 
 
 def settings_of_options(settings: list[str] | None, **schedule: Any) -> list[str]:
-    """What --set and the other options say, as --set takes it."""
+    """Settings of --set and of the other options, as --set takes them."""
     options = [f"{name}={spelt(value)}" for name, value in schedule.items() if value is not None]
     return [*(settings or []), *options]

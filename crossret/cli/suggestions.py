@@ -1,4 +1,4 @@
-"""What somebody means who types an option that a command has not, by other programs' names for the same thing."""
+"""Suggestions for an option that a command has not, by other programs' names for the same thing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from crossret.hyperparameters import MODEL_CONFIGS
 from crossret.hyperparameters.settings import settable
 
-# By an option here, a setting or an argument, what else it is called: in other programs for training and retrieval, in
+# Other names of an option, a setting or an argument here: in other programs for training and retrieval, in
 # the papers' published code, or by who guesses; in lower case and with hyphens between words, none before them.
 _CALLED = {
     "--accumulate": "grad-accum gradient-accumulation gradient-accumulation-steps accumulate-grad-batches",
@@ -57,7 +57,7 @@ _CALLED = {
 
 
 def suggestion(error: Any) -> str | None:
-    """What to say of an option that its command has not, where it is known by another name.
+    """Suggestion for an option that its command has not, where it is known by another name.
 
     Args:
         error: what the parser of a command line raised.

@@ -37,7 +37,7 @@ CONFIG, TRAINING, EVALUATION, NAME = "run.toml", "training.json", "evaluation.js
 
 @dataclass(frozen=True)
 class Conditions:
-    """What the variants of a comparison share: as the options of `compare` say."""
+    """Conditions that the variants of a comparison share, as the options of `compare` say."""
 
     data: Path
     split: str = "test"
@@ -47,7 +47,7 @@ class Conditions:
 
     @property
     def settings(self) -> list[str]:
-        """Of every variant that does not set its own."""
+        """Settings of every variant that does not have its own."""
         return [] if self.epochs is None else [f"epochs={self.epochs}"]
 
 
@@ -117,7 +117,7 @@ def _corpora(conditions: Conditions) -> dict[str, PrecomputedCorpus]:
 
 
 def _check_data(variants: Mapping[str, Settings], corpora: Mapping[str, PrecomputedCorpus]) -> dict[str, Any]:
-    """What there is of every split; a ValueError where a variant does not fit one, hours before it is its turn."""
+    """Sizes and fingerprints of every split; a ValueError where a variant does not fit one, hours before its turn."""
     for name, settings in variants.items():
         config = settings.config(**fields_of_data(MODEL_CONFIGS[settings.model], corpora["train"]))
         try:
@@ -133,7 +133,7 @@ def _check_data(variants: Mapping[str, Settings], corpora: Mapping[str, Precompu
 
 
 def _run_of(settings: Settings, conditions: Conditions, on_tokens: bool) -> dict[str, Any]:
-    """What run.toml of its training has to say."""
+    """Settings that a variant's run.toml must have, by name."""
     captions = {"vocabulary_size": 0, "text_dim": 1} if on_tokens else {"vocabulary_size": 1}
     config, schedule = settings.config(image_dim=1, **captions), settings.training(seed=conditions.seed)
     run: dict[str, Any] = {"data": str(conditions.data.resolve()), "model": settings.model, "preset": settings.preset}
@@ -147,7 +147,7 @@ def _check(name: str, now: Mapping[str, Any], path: Path) -> None:
     for field, value in now.items() if before else ():
         there = before.get(field)
         if there != value:
-            if isinstance(value, list) and isinstance(there, list):  # of many settings the one that differs
+            if isinstance(value, list) and isinstance(there, list):  # the first of many settings that differs
                 there, value = next((one, other) for one, other in zip_longest(there, value) if one != other)
             raise ValueError(f"{name}: {path} has {field} {there}, not {value}; choose another directory")
 
@@ -217,7 +217,7 @@ def run_command(words: Sequence[str]) -> float | None:
 
 
 def _result(name: str, directory: Path) -> dict[str, Any]:
-    """What a finished variant's files say; raises a ValueError where they are not what a comparison writes."""
+    """Record of a finished variant from its files; raises a ValueError where they are not a comparison's."""
     training, log = read_json_object(directory / TRAINING), read_json_lines(directory / LOG)
     settings, evaluation = read_toml(directory / CONFIG), read_json_object(directory / EVALUATION)
     result = {"variant": name, **settings, "training": training, "evaluation": evaluation}

@@ -37,7 +37,7 @@ from crossret.mistakes import mistake
 
 # Commands import what they need when they run: torch alone takes seconds, and --help needs none of it.
 
-_ABORTED = 130  # what typer makes of a KeyboardInterrupt
+_ABORTED = 130  # typer's exit code for a KeyboardInterrupt
 
 app = typer.Typer(
     name="crossret",

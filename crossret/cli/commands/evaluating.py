@@ -196,7 +196,7 @@ class _Model:
         self.games: list[PointingGame] = []
 
     def scores(self) -> NDArray[np.float32]:
-        """Of all images with all captions: a ``ScoreMatrix``."""
+        """Scores of all images with all captions: a ``ScoreMatrix``."""
         from crossret import evaluation
         from crossret.terminal import progress_bar
 
@@ -205,7 +205,7 @@ class _Model:
         with warnings_as_lines(), progress_bar(f"encoding{self._which}") as progress:
             images, captions = evaluation.encode_dataset(model, corpus, progress=progress)
         encoded = time.perf_counter() - began
-        evaluation.score_matrix(model, images[:2], captions[:2])  # what is set up once a process, and takes time
+        evaluation.score_matrix(model, images[:2], captions[:2])  # a process's first call takes longer
         began = time.perf_counter()
         with progress_bar(f"scoring{self._which}") as progress:
             matrix = evaluation.score_matrix(model, images, captions, corpus=corpus, progress=progress)

@@ -134,7 +134,7 @@ def explain(
 
 
 def _spaced(corpus: PrecomputedCorpus, count: int) -> list[int]:
-    """Of evenly spaced images the first caption: not picked by success."""
+    """First captions of evenly spaced images: not picked by success."""
     import numpy as np
 
     spaced = np.linspace(0, corpus.n_images - 1, min(count, corpus.n_images)).astype(int)

@@ -18,7 +18,7 @@ _CAPTION = (
 )
 
 
-# Of a schedule, what is always listed; the rest where it is not the default.
+# Settings of a schedule that are always listed; others only where they differ from the default.
 _LISTED = (
     "epochs",
     "decay",

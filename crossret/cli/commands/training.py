@@ -223,7 +223,7 @@ def train(
     options = {"settings": settings, "loss": loss, **vars(schedule)}
     texts = settings_of_options(**typed(context, options))
     if not (overrules(context, "model") or overrules(context, "preset")):
-        # Of a file, what hangs on a choice that was typed otherwise is no longer meant.
+        # A file's settings that hang on its model or preset are not taken where another of these was typed.
         texts = overlaid(settings_of_options(**of_file(context, options)), texts)
     if overrules(context, "model"):
         preset = typed(context, {"preset": preset})["preset"]
@@ -315,7 +315,7 @@ def train(
     learnt, judged = (PrecomputedCorpus(split, words, of_texts) for split in (training_data, judging))
 
     class Announced(Callback):
-        """What is trained, in run.toml and in a few lines."""
+        """Account of what is trained, in run.toml and in a few lines."""
 
         def on_start(self, start: Start) -> None:
             run: dict[str, Any] = {"data": data, "model": chosen.model, "preset": chosen.preset}
