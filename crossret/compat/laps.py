@@ -46,7 +46,7 @@ def xattn_score_t2i(images: Tensor, captions: Tensor, cap_lens: Lengths, smooth:
 
 
 def xattn_score_i2t(images: Tensor, captions: Tensor, cap_lens: Lengths, smooth: float = 4.0) -> Tensor:
-    """As ``xattn_score_t2i``, of patches that attend to words."""
+    """Scores of patches that attend to words; arguments as ``xattn_score_t2i``."""
     return scan_scores(images, captions, None, cap_lens, direction="i2t", normalize=True, lambda_softmax=smooth)
 
 

@@ -52,12 +52,12 @@ class Patch:
         self._originals = {}
 
     def _at(self, place: str) -> Any:
-        """What stands there, as its module or class holds it: a static method as such."""
+        """Object at a place, as its module or class holds it: a static method as such."""
         module, _, path = place.partition(":")
         try:
             holder: Any = importlib.import_module(module)
         except ModuleNotFoundError as error:
-            if not error.name or error.name.partition(".")[0] != self._package:  # what the package needs
+            if not error.name or error.name.partition(".")[0] != self._package:  # one that the package needs
                 raise
             if sys.modules.get(self._package) is not None:
                 raise self._another_version(error.name) from None
@@ -65,8 +65,8 @@ class Patch:
             raise ModuleNotFoundError(message, name=self._package) from None
         *classes, name = path.split(".")
         try:
-            for own in classes:
-                holder = vars(holder)[own]
+            for outer in classes:
+                holder = vars(holder)[outer]
             return vars(holder)[name]
         except KeyError:
             raise self._another_version(place) from None

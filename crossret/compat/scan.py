@@ -87,7 +87,7 @@ def xattn_score_t2i(images: Tensor, captions: Tensor, cap_lens: Lengths, opt: An
 
 
 def xattn_score_i2t(images: Tensor, captions: Tensor, cap_lens: Lengths, opt: Any) -> Tensor:
-    """As ``xattn_score_t2i``, of regions that attend to words (SCAN Eqs. 5, 6)."""
+    """Scores of regions that attend to words (SCAN Eqs. 5, 6); arguments as ``xattn_score_t2i``."""
     return _score("i2t", images, captions, cap_lens, opt)
 
 

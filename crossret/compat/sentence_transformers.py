@@ -286,7 +286,7 @@ def _several(embeddings: Embeddings, name: str) -> Embeddings:
 
 
 def _no_scores(shape: tuple[int, ...], queries: Side, documents: Side) -> Tensor:
-    """Of scores' dtype, on their device: the documents', or the queries' where documents are an empty list."""
+    """Zeros of scores' dtype, on the device of the documents, or of the queries where documents are an empty list."""
     for side in (documents, queries):
         if isinstance(side.features, Tensor) or side.features:
             some = side.features if isinstance(side.features, Tensor) else side.features[0]

@@ -161,7 +161,7 @@ def check_dimensions(side: Side, name: str, shape: str) -> None:
 
 
 def score(of: Callable[..., Tensor], queries: Side, documents: Side) -> Tensor:
-    """By `maxsim` or `maxsim_pairs`; pairs with an empty item score 0."""
+    """Scores by `maxsim` or `maxsim_pairs`, as ``of``; pairs with an empty item score 0."""
     masks = {"query_mask": queries.mask, "document_mask": documents.mask}
     return of(queries.features, documents.features, **masks, empty_score=0.0)
 

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, asked for by name: what is missing or of another kind is an error of the file."""
+"""Contents of a checkpoint, asked for by name: what is missing or of another kind is an error of the file."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Contents:
         return self.of(name, self.values.get(name))
 
     def of(self, name: str, values: object) -> Contents:
-        """The same of a value that has been taken out already."""
+        """Contents in a value that has been taken out already; raises as ``inner``."""
         if isinstance(values, Namespace):
             values = vars(values)
         if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
@@ -70,7 +70,7 @@ class Contents:
         """
         value = self.values.get(name, default)
         if type(value) not in (kinds if isinstance(kinds, tuple) else (kinds,)):
-            found = reprlib.repr(value)  # of what holds itself, too
+            found = reprlib.repr(value)  # also of a value that holds itself
             raise ValueError(f"{self.path}: {self.within}{name} is {found}, which no published code writes")
         return value
 
@@ -111,7 +111,7 @@ def sides(contents: Contents) -> tuple[Contents, Contents]:
 
 
 def sources_of(tensors: Iterable[str], image: Contents, text: Contents) -> dict[str, str]:
-    """By our names, "image." and "text." before theirs, where each tensor of the two sides is from."""
+    """Names in the checkpoint of each tensor of the two sides, by our names, which begin with "image." or "text."."""
     return {
         name: f"{(image if side == 'image' else text).within}{theirs}"
         for name, (side, _, theirs) in ((name, name.partition(".")) for name in tensors)

@@ -91,7 +91,7 @@ def import_mhsan(contents: Contents, vocabulary: Vocabulary, words: Words, *, bi
 
 
 def _without_data_parallel(state: Contents) -> Contents:
-    """By names without the part that torch.nn.DataParallel puts between."""
+    """Contents by names without the part "module" that torch.nn.DataParallel puts between."""
     names: dict[str, object] = {}
     for theirs, value in state.values.items():
         name = re.sub(r"(^|\.)module\.", r"\1", theirs)

@@ -49,7 +49,7 @@ def _weight(image: Contents) -> Tensor:
     length = image.tensor("fc.weight_g", length.dim() if isinstance(length, Tensor) else 0)
     if length.numel() != 1:
         raise ValueError(f"{image.path}: tensor {image.within}fc.weight_g has {length.numel()} numbers, expected one")
-    wide = direction.double()  # of which no square overflows or vanishes
+    wide = direction.double()  # in float64 no square overflows or vanishes
     weight = (wide * (length.reshape(()) / wide.norm())).float()
     if not weight.isfinite().all():
         raise ValueError(f"{image.path}: tensor {image.within}fc.weight_v and fc.weight_g make no finite weights")

@@ -14,7 +14,7 @@ _PICKLE = b"\x80"
 
 
 class _Words:
-    """What stands for the class of VSE++'s vocab.py: its attributes, and no code."""
+    """Stand-in for the class of VSE++'s vocab.py: its attributes, and no code."""
 
 
 class _Unpickler(pickle.Unpickler):

@@ -45,7 +45,7 @@ class ArrayFile:
             check_box_shape(boxes, self._boxes, self._features)
 
     def measure(self, progress: Progress) -> tuple[int, int]:
-        """As ``Source.measure``."""
+        """Images and most regions: see ``Source.measure``."""
         images, regions = self._features.shape[:2]
         return images, regions
 
@@ -60,7 +60,7 @@ def _images(array: Any) -> Iterator[Any]:
     if array.flags.c_contiguous:
         yield from array
         return
-    if hasattr(mmap, "MADV_RANDOM"):  # what lies beside a block's numbers is of other images
+    if hasattr(mmap, "MADV_RANDOM"):  # bytes beside a block's belong to other images
         _mapping(array).madvise(mmap.MADV_RANDOM)
     block = max(1, _BLOCK_BYTES // array[0].nbytes)
     for begin in range(0, len(array), block):

@@ -20,7 +20,7 @@ from crossret.progress import Progress
 
 _FIELDS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
 _LONGEST_LINE = LARGEST_IMAGE * 3 // 2
-_MOST_DIGITS = 9  # of a size or a number of boxes
+_MOST_DIGITS = 9  # in an image's size or number of boxes
 
 
 class _Line(NamedTuple):
@@ -60,7 +60,7 @@ class BottomUpFiles:
         self._found: list[_Line] | None = None
 
     def measure(self, progress: Progress) -> tuple[int, int]:
-        """As ``Source.measure``; which lines are of the images that are asked for is found out, too."""
+        """Images and most regions: see ``Source.measure``. Finds the lines of the images that are asked for, too."""
         found: dict[str, _Line] = {}
         wanted = None if self._wanted is None else {end for name in self._wanted for end in (name, *ends_of(name))}
         before, total = 0, sum(path.stat().st_size for path in self._paths)

@@ -20,7 +20,7 @@ from crossret.files.features import FEATURE_DTYPES
 from crossret.files.regular import LARGEST
 from crossret.files.unicode import is_unicode
 
-_NAMED = 5  # of the files that are left out
+_NAMED = 5  # files left out, at most
 
 
 class Folder(Images):

@@ -48,7 +48,7 @@ class Hdf5File:
             self._images, self._regions = stored.shape[:2]
 
     def measure(self, progress: Progress) -> tuple[int, int]:
-        """As ``Source.measure``."""
+        """Images and most regions: see ``Source.measure``."""
         return self._images, self._regions
 
     def __iter__(self) -> Iterator[Row]:

@@ -107,7 +107,7 @@ class Images(ABC):
         """An image, which can be read meanwhile; raises a ValueError that names it where it is malformed."""
 
     def measure(self, progress: Progress) -> tuple[int, int]:
-        """As ``Source.measure``."""
+        """Images and most regions: see ``Source.measure``."""
         most = 0
         for number in range(self.total):
             with self.opened(number) as image:
@@ -119,12 +119,12 @@ class Images(ABC):
         """Every image, as ``Source.__iter__``."""
         for number in range(self.total):
             with self.opened(number) as image:
-                own = None if self.ids is None else self.ids[number]
-                yield Row(image.place, *image.read(), image.boxes_place, own)
+                image_id = None if self.ids is None else self.ids[number]
+                yield Row(image.place, *image.read(), image.boxes_place, image_id)
 
 
 def _find(place: str, arrays: Arrays, given: str | None, known: tuple[str, ...]) -> tuple[str, Any]:
-    """What errors call an array, and the array: floating point of at most an image's size, and not empty."""
+    """Name of an array in errors, and the array: floating point of at most an image's size, and not empty."""
     name = find_name(place, arrays, given, known, lambda array: array.dtype.kind == "f" and len(array.shape) == 2)
     array, place = arrays[name], f"{place}: {name}" if name else place
     if array.dtype.kind not in ("f" if known is FEATURES else "fiu") or array.dtype.itemsize > 8:

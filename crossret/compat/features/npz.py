@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from crossret.compat.features.rows import undamaged
 from crossret.data.precomputed import LARGEST_IMAGE
 
-_ENDING = ".npy"  # of the members' names
+_ENDING = ".npy"  # members' names end so
 
 
 class Member:
@@ -33,7 +33,7 @@ class Member:
     @cached_property
     def _opened(self) -> tuple[IO[bytes], tuple[tuple[int, ...], bool, np.dtype[Any]]]:
         with undamaged(self._place), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd escapes and literals: what they give is checked
+            warnings.simplefilter("ignore")  # on odd escapes and literals, whose values are checked
             stream = self._files.enter_context(self._archive.open(self._name))
             # Others are decompressed in pieces of any size, and headers of later versions may be of gigabytes.
             if self._archive.getinfo(self._name).compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):

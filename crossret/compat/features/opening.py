@@ -1,4 +1,4 @@
-"""What kind features are of, and with what options it is opened."""
+"""Opening of features by their kind, with its options."""
 
 from __future__ import annotations
 

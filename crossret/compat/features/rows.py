@@ -1,4 +1,4 @@
-"""What every source of region features gives: the regions of one image after another."""
+"""Sources of region features: the regions of one image after another."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def read_wanted(path: Path) -> list[str]:
 
 @contextmanager
 def undamaged(place: str | os.PathLike[str]) -> Iterator[None]:
-    """Of a damaged file libraries raise what they like: one error, which names the place."""
+    """Turn whatever libraries raise of a damaged file into one error, which names the place."""
     try:
         yield
     except Exception as error:

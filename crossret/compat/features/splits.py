@@ -23,7 +23,7 @@ from crossret.progress import Progress
 
 @dataclass(frozen=True)
 class Imported:
-    """What was written.
+    """Record of a split that was written.
 
     Attributes:
         images, regions, dimensions: the shape of the features.

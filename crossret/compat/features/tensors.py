@@ -79,7 +79,7 @@ class TensorFile(Images):
         yield Image((place, arrays_in(image)), None, self._names)
 
     def _columns(self, contents: dict[str, Any]) -> dict[str, Any]:
-        """By name what has an item an image."""
+        """Tensors and lists with an item an image, by name."""
         features, boxes = find_name(self.name, contents, self._names[0], FEATURES, _of_images), self._names[1]
         self._names = features, boxes
         lengths = {
@@ -94,7 +94,7 @@ class TensorFile(Images):
 
 
 def read_tensors(path: Path) -> dict[str, Any]:
-    """What a file holds, by name; what alone is there is called as features are. Tensors are mapped.
+    """Tensors and lists in a file, by name; a lone one has the name of features. Tensors are mapped.
 
     Raises:
         OSError: the file cannot be read. ValueError: it is no such file; names it.
