@@ -64,8 +64,8 @@ def _layout(lines: Sequence[str], path: str) -> tuple[str, list[str], bool]:
             return delimiter, [next((f for f in columns if columns[f] == name), "") for name in names], True
         named = named or bool(columns["image"] or columns["caption"])
     end = _FILE.match(first) or re.search("\t", first) or re.search("[|,;]", first)
-    is_row = [_FILE.match(line) is not None for line in lines[:2]]
-    if end is None or (named and not is_row[0]) or is_row == [False, True]:
+    has_file = [_FILE.match(line) is not None for line in lines[:2]]
+    if end is None or (named and not has_file[0]) or has_file == [False, True]:
         raise ValueError(
             f"{path}, line 1: {escaped(first)!r} is not an image's file, a tab, '|', ',' or ';', and a caption, and no "
             f"header of {' or '.join(FIELDS['image'])} and {' or '.join(FIELDS['caption'])}"
