@@ -26,7 +26,7 @@ def gathered_rows(tensor: Tensor, group: Group, counts: Sequence[int]) -> Tensor
 
 
 def exchanged_scores(scores: Tensor, group: Group, counts: Sequence[int]) -> Tensor:
-    """Of a square matrix this rank's rows (n, N) to its columns (N, n), n = counts[rank] and N the sum of counts."""
+    """This rank's columns (N, n) of a square matrix by its rows (n, N); n = counts[rank], N the sum of counts."""
     if group.size == 1:
         return scores
     columns: Tensor = cast(Any, _Exchanged).apply(scores, group, tuple(counts))

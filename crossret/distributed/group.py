@@ -53,7 +53,7 @@ class Group:
         return self.rank == 0
 
     def summed(self, values: Sequence[float]) -> list[float]:
-        """Of every place the sum over all ranks, the same bits on each."""
+        """Sum over all ranks at every place, the same bits on each rank."""
         if self.size == 1:
             return list(values)
         numbers = torch.tensor(values, dtype=torch.float64, device=self.device)
@@ -82,7 +82,7 @@ class Group:
                 tensor.copy_(sent)
 
     def first(self, action: Callable[[], Value]) -> Value:
-        """What ``action`` returns on the first rank, where alone it is done; what it raises, all ranks raise.
+        """Result of ``action`` on the first rank, where alone it is done; what it raises, all ranks raise.
 
         The value is pickled, and so is an Exception; one that does not survive it is a RuntimeError of the same words
         to the others. Another interruption (KeyboardInterrupt) is that rank's own.
@@ -151,7 +151,7 @@ ALONE = Group()
 
 
 def _sendable(error: Exception) -> Exception:
-    """What others can make again of an error, of which not every class can be pickled or takes its own arguments."""
+    """The error, or one with its words where it cannot be pickled and made again by other ranks."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

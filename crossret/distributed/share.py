@@ -24,7 +24,7 @@ class Share:
 
     @classmethod
     def whole(cls, n: int) -> Share:
-        """Of a process that is alone: all ``n`` items."""
+        """All ``n`` items, of a process that is alone."""
         return cls(ALONE, (n,))
 
     @classmethod

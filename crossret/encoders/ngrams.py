@@ -59,6 +59,6 @@ class NgramEncoder(nn.Module):
         mask = word_mask(lengths)
         # Zero behind a caption's end, as what a convolution pads with.
         words = scatter_words(self.embed(tokens[:, : mask.shape[1]][mask]), mask).mT
-        # Of an even width there is one more before the first word; padding="same" would copy, and warn of it.
+        # An even width makes one more gram, before the first word; padding="same" would copy, and warn of it.
         grams = torch.cat([convolution(words)[:, :, -mask.shape[1] :] for convolution in self.convolutions], dim=1)
         return scatter_words(self.fc(grams.tanh().mT[mask]).tanh(), mask)

@@ -71,7 +71,7 @@ class TextTokens(PretrainedPart):
 
 
 def identity_of(parts: dict[str, PictureTokens | TextTokens]) -> dict[str, Any]:
-    """What tells the encoders of a model from others but for their weights, by name, as JSON has it."""
+    """Settings of a model's encoders and whether they are trained, by name, as JSON has them; no weights."""
     told: dict[str, Any] = {}
     for name, part in parts.items():
         called = name.replace("_", " ")

@@ -45,7 +45,7 @@ class _Recurrence(torch.autograd.Function):
         sizes: list[int] = batch_sizes.tolist()
         turned = _turned_rows(batch_sizes).to(projected.device) if bidirectional else None
         projected, highway = _turn(projected, turned), _turn(highway, turned)
-        # What is kept for the backward pass is no view: it would keep all the products that it is a part of.
+        # Tensors kept for the backward pass are no views: a view would keep all the products that it is a part of.
         candidate, highway = projected[:, 0].contiguous(), highway.contiguous()
         gates = torch.empty_like(projected[:, 1:])
         cells, hidden = torch.empty_like(highway), torch.empty_like(highway)
@@ -79,8 +79,8 @@ class _Recurrence(torch.autograd.Function):
         torch.mul(d_highway, reset, out=d_reset).mul_(squashed - highway)
         d_cells = d_hidden.mul(reset).mul_(1 - squashed * squashed)
         before = _shifted(cells, ctx.sizes)
-        slope = (before - candidate).mul_(forget).mul_(1 - forget)  # of the cell in the forget gate's logit
-        flow = torch.addcmul(forget, slope, peephole[0])  # of the cell in the one before it, but for the reset gate
+        slope = (before - candidate).mul_(forget).mul_(1 - forget)  # d cell / d logit of the forget gate
+        flow = torch.addcmul(forget, slope, peephole[0])  # d cell / d cell before, but for the reset gate
         end = len(cells)
         for size, size_before in itertools.pairwise(ctx.sizes[::-1]):
             rows, rows_before = slice(end - size, end), slice(end - size - size_before, end - size_before)

@@ -53,7 +53,7 @@ def pack(tokens: Tensor, lengths: Tensor) -> PackedSequence:
 
 
 def with_data(packed: PackedSequence, data: Tensor) -> PackedSequence:
-    """The same places with other contents, (rows, …)."""
+    """Other contents (rows, …) at the same places."""
     return PackedSequence(data, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
 
 
