@@ -13,7 +13,7 @@ from crossret.data.pictures import check_picture
 from crossret.data.prepared import PictureFiles
 from crossret.progress import Progress
 
-# Of images looked at at a time: what is copied of the disk's pages is in the cache when it is looked at.
+# Bytes of images that are checked at a time: what is copied from the disk's pages is then in the cache.
 _BLOCK_BYTES = 2 * 2**20
 _BLOCK_CAPTIONS = 64
 
@@ -95,7 +95,7 @@ def check_finite(scores: NDArray[np.floating], corpus: Corpus, *, first_caption:
 
 
 def why_not_finite(corpus: Corpus, image: int, caption: int | None = None) -> str:
-    """What to say of an image, and a caption, of which a model made something that is no finite number.
+    """Reason for a number that is not finite, which a model made of an image, and a caption.
 
     Names the file and the row of its features, where the corpus is one of files.
     """

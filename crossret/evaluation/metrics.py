@@ -95,9 +95,9 @@ def retrieval_ranks(
     """
     owner = _check_scores(scores, image_of_caption)
     n_images, n_captions = scores.shape
-    own = scores[owner, np.arange(n_captions)]
-    # By image, then by descending score, then by index (lexsort is stable): an image's first is its best caption.
-    order = np.lexsort((-own, owner))
+    matching = scores[owner, np.arange(n_captions)]
+    # Captions by image, then descending score, then index (lexsort is stable): an image's first is its best caption.
+    order = np.lexsort((-matching, owner))
     best = order[np.searchsorted(owner[order], np.arange(n_images))]
     return _rank(scores, best), _rank(scores.T, owner)
 

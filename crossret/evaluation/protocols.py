@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Figures = dict[str, dict[str, float]]
-"""By name of a figure "i2t" and "t2i", in percent but for ranks."""
+"""Figures by name, then "i2t" and "t2i", in percent but for ranks."""
 
 _RECALLS = (1, 5, 10)
 PLAUSIBLE = ("pm_image_to_caption.json", "pm_caption_to_image.json")
@@ -51,7 +51,7 @@ class EccvCaption:
         self._captions = _checked("caption_ids", caption_ids, truth["t2i"])
 
     def figures(self, scores: NDArray[np.floating]) -> Figures:
-        """As ``RetrievalProtocol.figures``: "cxc_r1", …, "eccv_map_at_r", "eccv_rprecision", "eccv_r1", "pmrp"."""
+        """Figures of the protocol: "cxc_r1", …, "eccv_map_at_r", "eccv_rprecision", "eccv_r1", "pmrp"."""
         metrics = self._metrics
         truths = [metrics.eccv_gts, metrics.cxc_gts, *([metrics.pm_gts] if metrics.pm_gts else [])]
         found = {}
@@ -74,8 +74,8 @@ class EccvCaption:
 class FicoItr:
     """FiCo-ITR's measures (Williams-Lekuona and Cosma, 2024), by the package ``fico_itr``.
 
-    Of instances R@K and ranks, where the package decides between equal scores; of categories mAP: what shares a label
-    with the query is right.
+    Instances have R@K and ranks, where the package decides between equal scores; categories have mAP: what shares a
+    label with the query is right.
 
     Args:
         image_of_caption: (n_captions,) integers, the image that each caption describes; every image has a caption.
@@ -96,7 +96,7 @@ class FicoItr:
         self._captions: Any = int(counts[0]) if uniform else image_of_caption[self._order].tolist()
 
     def figures(self, scores: NDArray[np.floating]) -> Figures:
-        """As ``RetrievalProtocol.figures``: "R@1", …, "MedianR", "MeanR" and, with labels, "mAP"."""
+        """Figures of the protocol: "R@1", …, "MedianR", "MeanR" and, with labels, "mAP"."""
         ordered = scores[:, self._order]
         ways = self._package.instance_retrieval(ordered, captions_per_image=self._captions)
         figures = {name: {"i2t": float(ways[0][name]), "t2i": float(ways[1][name])} for name in ways[0]}
@@ -109,7 +109,7 @@ class FicoItr:
 def _imported(name: Literal["eccv_caption", "fico_itr"]) -> ModuleType:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what it would use if it were there
+            warnings.simplefilter("ignore")  # on optional packages that are missing
             if name == "eccv_caption":
                 import eccv_caption as package
             else:
