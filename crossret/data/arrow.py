@@ -60,11 +60,11 @@ class ArrowRegions:
 
     def _lists(self, rows: Any) -> Any:
         column = self._rows[rows].column(0).combine_chunks()
-        return getattr(column, "storage", column)  # of an Array2D
+        return getattr(column, "storage", column)  # an Array2D has its lists in `storage`
 
 
 def _lengths(lists: Any) -> NDArray[np.int64]:
-    """Of each list, and zero of none."""
+    """Length of each list, zero where it is null."""
     from pyarrow import compute
 
     return compute.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)

@@ -72,14 +72,14 @@ class Batch:
         return len(self.caption_ids)
 
     def pinned(self) -> Batch:
-        """The same in memory from which a GPU copies while the CPU goes on."""
+        """A copy in memory from which a GPU copies while the CPU goes on."""
         there = {
             name: part for name, part in self.fields().items() if not (isinstance(part, Tensor) and part.is_pinned())
         }
         return replace(self, **{name: part.pin_memory() for name, part in there.items()})
 
     def fields(self) -> dict[str, Any]:
-        """By name, as ``Model.forward`` takes them; without those that are None."""
+        """Parts by name, as ``Model.forward`` takes them; without those that are None."""
         return {name: part for name, part in vars(self).items() if part is not None}
 
 
@@ -157,7 +157,7 @@ class StoredTokens:
         return padded, torch.tensor(lengths, dtype=torch.int64)
 
     def spans(self, caption: int) -> NDArray[np.int32] | None:
-        """As ``ReadCaptions.spans``."""
+        """Spans of a caption's words: see ``ReadCaptions.spans``."""
         offsets = self._stored.offsets
         return None if self._spans is None or offsets is None else self._spans[offsets[caption] : offsets[caption + 1]]
 
@@ -181,7 +181,7 @@ class PreparedCaptions:
         return Prepared(texts), torch.tensor([len(text.spans) for text in texts], dtype=torch.int64)
 
     def spans(self, caption: int) -> NDArray[np.int32] | None:
-        """As ``ReadCaptions.spans``."""
+        """Spans of a caption's tokens: see ``ReadCaptions.spans``."""
         return self._reader.prepare(self._captions[caption]).spans
 
 
@@ -228,7 +228,7 @@ def caption_batches(
 
 
 def prefetched(batches: Iterator[Batch], *, pin: bool = False) -> Generator[Batch]:
-    """The same batches, each read by a thread of its own while the one before it is used.
+    """Batches in order, each read by a thread of its own while the one before it is used.
 
     ``pin`` is for batches that go to a GPU. What reading raises, comes where the batch would have.
     """

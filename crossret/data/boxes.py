@@ -33,7 +33,7 @@ def check_boxes(boxes: NDArray[np.floating], place: str, lengths: NDArray[np.int
 
 
 def wrong_box(boxes: NDArray[np.floating], lengths: NDArray[np.int64] | None = None) -> tuple[int, int, str] | None:
-    """Of (n, k, 4) the image and the region of the first box that is none, and what is wrong with it."""
+    """Image and region of the first of boxes (n, k, 4) that is none, and what is wrong with it."""
     with np.errstate(over="ignore", invalid="ignore"):
         corners = boxes.astype(np.float32, copy=False)
         finite = np.asarray(np.isfinite(corners).all(axis=2))

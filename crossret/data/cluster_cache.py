@@ -76,7 +76,7 @@ def clusters_of(data: PrecomputedDataset, fingerprint: str, count: int, progress
         return Clusters(count, np.concatenate(list(_found(data, count, progress))))
     path = writable[0]
     with locked(path.parent, wait=True, name=_LOCK):
-        if not path.exists():  # by another process, while this one waited
+        if not path.exists():  # another process may have written it while this one waited
             with write_rows(path, (data.n_regions,), "<i4") as write:
                 for block in _found(data, count, progress):
                     write(block)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from crossret.data.batches import check_lengths
 
-_BLOCK_BYTES = 16 * 2**20  # of images that are clustered together: larger ones leave the caches
+_BLOCK_BYTES = 16 * 2**20  # of images clustered together: more would leave the caches
 _ROUNDING = 1e-12  # squared distances up to this part of both squared norms are none, but float64's rounding
 
 
@@ -85,7 +85,7 @@ def centres_of(features: Tensor, assignment: Tensor, clusters: int) -> tuple[Ten
         counts: (n,) int64, centres of each image.
     """
     regions = features.to(torch.promote_types(features.dtype, torch.float32))
-    regions = regions.masked_fill(assignment[:, :, None] < 0, 0)  # what lies behind may be NaN
+    regions = regions.masked_fill(assignment[:, :, None] < 0, 0)  # padding may be NaN
     members = _members(assignment, clusters, regions.dtype)
     sizes = members.sum(1)
     centres = torch.bmm((members / sizes.clamp(min=1)[:, None]).mT, regions)  # a sum might be beyond the dtype's range
@@ -95,10 +95,10 @@ def centres_of(features: Tensor, assignment: Tensor, clusters: int) -> tuple[Ten
 def _cluster(features: Tensor, valid: Tensor, clusters: int, iterations: int, tolerance: float) -> Tensor:
     regions = features.double()
     if not bool(valid.all()):
-        regions = regions.masked_fill(~valid[:, :, None], 0)  # what lies behind may be NaN
+        regions = regions.masked_fill(~valid[:, :, None], 0)  # padding may be NaN
     products = _products(regions, valid)
     centres, exists = _first_centres(products, valid, clusters, tolerance)
-    # Of a centre, a mean of regions, the weights of these (R,): distances follow from the regions' products.
+    # Weights (R,) of the regions whose mean a centre is: distances follow from the regions' products.
     weights = torch.zeros_like(products[:, :, :1]).repeat(1, 1, clusters).scatter_(1, centres[:, None], 1.0)
     assignment = _nearest(products, weights, exists)
     for _ in range(iterations):

@@ -89,7 +89,7 @@ class Corpus(Protocol):
 
 
 def check_readable(config: ModelConfig, data: Corpus) -> None:
-    """What training and evaluation ask before they begin.
+    """Check that a model can read a split, before training or evaluation begins.
 
     Raises:
         ValueError: the model cannot read such regions, would use more of them than there are, or reads them in the
@@ -142,7 +142,7 @@ def have_tokens(*splits: PrecomputedDataset) -> bool:
 
 
 def corpus_for(config: ModelConfig, data: Corpus, progress: Progress | None = None) -> Corpus:
-    """The same images and captions as a model of these hyper-parameters reads them: ``PrecomputedCorpus.read_by``."""
+    """Images and captions as a model of these hyper-parameters reads them: ``PrecomputedCorpus.read_by``."""
     return data.read_by(config, progress) if isinstance(data, PrecomputedCorpus) else data
 
 
@@ -181,7 +181,7 @@ class PrecomputedCorpus:
         self.text_dim = self._read.dim
 
     def read_by(self, config: ModelConfig, progress: Progress | None = None) -> PrecomputedCorpus:
-        """The same as a model of these hyper-parameters reads it.
+        """This split as a model of these hyper-parameters reads it.
 
         Where HAN clusters regions, they are clustered once and for all, not whenever an image is encoded.
 
@@ -196,14 +196,14 @@ class PrecomputedCorpus:
         return corpus
 
     def held_on(self, device: torch.device, progress: Progress | None = None) -> PrecomputedCorpus:
-        """The same with its features on a device, as ``held_on`` of ``crossret.data.held``."""
+        """This split with its features on a device, as ``held_on`` of ``crossret.data.held``."""
         corpus = copy.copy(self)
         corpus.data = held_on(self.data, device, progress)
         return corpus
 
     @property
     def bytes_held(self) -> int:
-        """Of its features on a device; 0 where none holds them."""
+        """Bytes of its features on a device; 0 where they are on none."""
         return 0 if self.data.held is None else self.data.held.nbytes
 
     def check_tokens(self, config: ModelConfig) -> None:
@@ -247,7 +247,7 @@ class PrecomputedCorpus:
         return read_regions(self.data, images, None if self.clusters is None else self.clusters.of_regions)
 
     def fingerprint(self) -> str:
-        """As ``Corpus.fingerprint``: of all captions, the features' shape and up to 64 images, evenly spaced.
+        """Hash of all captions, the features' shape and up to 64 images, evenly spaced: see ``Corpus.fingerprint``.
 
         What lies behind an image's regions does not count, nor which image a caption is of where all have as many.
         """
@@ -279,7 +279,7 @@ class PrecomputedCorpus:
     def training_batches(
         self, batch_size: int, *, seed: int, epoch: int, start: int = 0, part: Part = slice
     ) -> Iterator[Batch]:
-        """As ``Corpus.training_batches``."""
+        """Batches of an epoch: see ``Corpus.training_batches``."""
         batches = caption_batches(
             self.data,
             self._read,
@@ -300,12 +300,12 @@ class PrecomputedCorpus:
         return read_batch(self.data, self._read, np.asarray(captions, np.int64), clusters)
 
     def image_batches(self, batch_size: int, items: slice = ALL) -> Iterator[Regions]:
-        """As ``Corpus.image_batches``."""
+        """Regions of the images, in order: see ``Corpus.image_batches``."""
         for batch in slices_of(self.n_images, batch_size, items):
             yield self.regions(batch)
             release_pages(self.data.features)
 
     def caption_batches(self, batch_size: int, items: slice = ALL) -> Iterator[tuple[Tensor, Tensor]]:
-        """As ``Corpus.caption_batches``."""
+        """Captions, in order: see ``Corpus.caption_batches``."""
         for batch in slices_of(self.n_captions, batch_size, items):
             yield self.captions(batch)

@@ -20,7 +20,7 @@ from torch import Tensor
 from crossret.system import cores
 
 MOST_THREADS = 4
-LEAST_BYTES = 2**22  # of a thread
+LEAST_BYTES = 2**22  # bytes that a further thread is worth
 _pinning = ContextVar("pinning", default=False)
 
 
@@ -45,7 +45,7 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
 
 
 def dtype_of(dtype: np.dtype[Any]) -> torch.dtype:
-    """The same of tensors."""
+    """PyTorch's dtype for NumPy's."""
     return torch.from_numpy(np.empty(0, dtype)).dtype
 
 

@@ -37,7 +37,7 @@ class HeldRows:
         return len(self.images)
 
     def pin_memory(self) -> HeldRows:
-        """The same, their numbers in pinned memory."""
+        """These rows with their numbers in pinned memory."""
         return replace(self, images=self.images.pin_memory())
 
     def to(self, device: torch.device, *, non_blocking: bool = False) -> Tensor:
@@ -47,7 +47,7 @@ class HeldRows:
 
 
 def held_on(data: PrecomputedDataset, device: torch.device, progress: Progress | None = None) -> PrecomputedDataset:
-    """The same split with the features of all images on a device, as they are stored: batches are the same to the bit.
+    """This split with the features of all images on a device, as they are stored: batches are equal to the bit.
 
     Args:
         data: with ``bytes_of`` more than 0.
@@ -58,13 +58,13 @@ def held_on(data: PrecomputedDataset, device: torch.device, progress: Progress |
     held = torch.empty((data.n_images, *array.shape[1:]), dtype=dtype_of(array.dtype), device=device)
     block = max(1, _BLOCK_BYTES // (bytes_of(data) // data.n_images))
     for first in range(0, data.n_images, block):
-        own = rows[first : first + block]
+        chunk = rows[first : first + block]
         with pinned(device.type == "cuda"):
-            part = gathered(array, own, None if lengths is None else lengths[own])
-        held[first : first + len(own)].copy_(part, non_blocking=True)
+            part = gathered(array, chunk, None if lengths is None else lengths[chunk])
+        held[first : first + len(chunk)].copy_(part, non_blocking=True)
         release_pages(array)
         if progress is not None:
-            progress(first + len(own), data.n_images)
+            progress(first + len(chunk), data.n_images)
     found = copy.copy(data)
     found.held = held
     return found

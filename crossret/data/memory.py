@@ -65,7 +65,7 @@ class InMemoryCorpus(PrecomputedCorpus):
         super().__init__(data, vocabulary, reader)
 
     def read_by(self, config: ModelConfig, progress: Progress | None = None) -> PrecomputedCorpus:
-        """The same: regions that a model clusters are clustered as they are encoded."""
+        """This split as it is: regions that a model clusters are clustered as they are encoded."""
         return self
 
 

@@ -19,7 +19,7 @@ from crossret.files.regular import open_regular
 
 T = TypeVar("T")
 
-MOST_PIXELS = 2**29 // 3  # of a picture that is read, 512 MiB in RGB: a small file may claim any number
+MOST_PIXELS = 2**29 // 3  # pixels of a picture that is read, 512 MiB in RGB: a small file may claim any number
 # Formats that are not asked for: drawn by other programs, measured, films, and of marks that other files begin with.
 _NO_PICTURES = {"EPS", "WMF", "BUFR", "FITS", "GRIB", "HDF5", "MCIDAS", "FLI", "MPEG", "DIB", "GBR"}
 _LARGE = threading.Lock()
@@ -68,7 +68,7 @@ def find_pictures(directory: str | os.PathLike[str], ids: Sequence[str]) -> list
 
 
 def find_by_ids(found: str, files: Iterable[tuple[str, T]], ids: Sequence[str]) -> list[T]:
-    """Of files, each with where it is in a directory as ``id_of`` says, those of images, by their ids.
+    """Files of images, by their ids; each file comes with its place in a directory as ``id_of`` gives it.
 
     An id is where a file is, without its ending, ``beach/red kite``; or what it is called, ``red kite``; or the number
     that its name ends with: ``val2014/COCO_val2014_000000391895.jpg`` is image 391895; or where a file is, with
@@ -97,7 +97,7 @@ def find_by_ids(found: str, files: Iterable[tuple[str, T]], ids: Sequence[str]) 
 
 
 def names_of(place: str) -> list[str]:
-    """What ids may call a file: where it is, what it is called, and the number that this ends with, if there is one."""
+    """Names by which ids may call a file: its place, its name, and the number that this ends with, if there is one."""
     return [place, place.rpartition("/")[2], *re.findall(r"0*([0-9]+)$", place)]
 
 
@@ -172,7 +172,7 @@ def _opened(path: Path) -> Iterator[Image.Image]:
 
 
 def _begun(file: BinaryIO, ending: str) -> Image.Image:
-    """As ``Image.open``, which warns and refuses by a limit that the whole process shares."""
+    """Picture by the first format that takes it; ``Image.open`` warns and refuses by a limit of the whole process."""
     Image.init()
     start, why = file.read(16), Exception("no format of pictures that Pillow opens")
     for name, (factory, accept) in Image.OPEN.items():

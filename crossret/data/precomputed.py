@@ -30,7 +30,7 @@ from crossret.files.unicode import escaped, is_unicode
 from crossret.hyperparameters import ModelConfig
 
 LARGEST_IMAGE = 2**28  # bytes that the features of an image may have: 100 regions of 2,048 have 800 KB
-_MOST_CHARACTERS = 2**16  # of a caption
+_MOST_CHARACTERS = 2**16  # in a caption
 
 _FEATURES, _BOXES, _LENGTHS = "_ims.npy", "_boxes.npy", "_lengths.npy"
 _CAPTIONS, IDS, _CAPTION_IDS, _OWNERS = "_caps.txt", "_ids.txt", "_caption_ids.txt", "_image_of_caption.npy"
@@ -122,7 +122,7 @@ def splits_in(directory: str | os.PathLike[str]) -> list[str]:
 
 
 def without_features(directory: str | os.PathLike[str]) -> str:
-    """What to say of a directory that has no features, or not those of the split that is asked for."""
+    """Advice on a directory that has no features, or not those of the split that is asked for."""
     if splits := splits_in(directory):
         return f"there is {', '.join(splits)}"
     if any(path.suffix.lower() in PICTURES for path in Path(directory).glob("*")):

@@ -34,11 +34,11 @@ class Prepared:
         return Prepared(self.items[rows])
 
     def to(self, device: torch.device, *, non_blocking: bool = False) -> Prepared:
-        """The same."""
+        """Itself: the encoder moves what it reads."""
         return self
 
     def pin_memory(self) -> Prepared:
-        """The same: pixels are pinned by nobody, and copied while the GPU waits."""
+        """Itself: pixels are not pinned, and copied while the GPU waits."""
         return self
 
 
@@ -79,11 +79,11 @@ class PictureFiles:
         return Prepared([waiting[row].result() for row in rows.tolist()])
 
     def digest(self, rows: NDArray[np.int64]) -> bytes:
-        """Of the names and sizes of all files, and of the contents of these."""
-        found = blake2b(digest_size=16)
+        """Hash of the names and sizes of all files, and of the contents of those in ``rows``."""
+        digest = blake2b(digest_size=16)
         for path in self.files:
-            found.update(f"{path.name} {path.stat().st_size}\n".encode("utf-8", "surrogateescape"))
+            digest.update(f"{path.name} {path.stat().st_size}\n".encode("utf-8", "surrogateescape"))
         for row in rows.tolist():
             with open_regular(self.files[row]) as file:
-                found.update(file.read())
-        return found.digest()
+                digest.update(file.read())
+        return digest.digest()

@@ -15,7 +15,7 @@ from crossret.files.unicode import escaped, is_unicode
 PAD, START, END, UNKNOWN = 0, 1, 2, 3
 SPECIAL_WORDS = ("<pad>", "<start>", "<end>", "<unk>")
 
-# What ends a word wherever it is; the rest of the visible characters are parts of words.
+# Characters that end a word wherever they are; other visible characters are parts of words.
 _SEPARATE = r"""\s;@#$%&?!*()\[\]{}<>"`«»“”„‘’"""
 # Clitics are at the end: "don't-know" is one word.
 _NOT = r"n't(?![\w/-])"
@@ -108,7 +108,7 @@ class Vocabulary:
 
     @classmethod
     def of_counts(cls, counts: Mapping[str, int], min_count: int = 4) -> Vocabulary:
-        """As ``build``, of words that are counted already (see ``word_counts``)."""
+        """Vocabulary of words that are counted already (see ``word_counts``); raises as ``build``."""
         if min_count < 1:
             raise ValueError(f"min_count must be at least 1, got {min_count}")
         frequent = [word for word, count in counts.items() if count >= min_count]
@@ -158,7 +158,7 @@ class Vocabulary:
 
     @classmethod
     def of_contents(cls, contents: object, path: str | os.PathLike[str]) -> Vocabulary:
-        """Of what such a file holds, {word2idx, idx2word (string keys), idx}.
+        """Vocabulary of a file's contents, {word2idx, idx2word (string keys), idx}.
 
         Raises:
             ValueError: it is none; the message begins with the path and says what is wrong.

@@ -26,7 +26,7 @@ RECORD = "perturbation.json"
 
 @dataclass(frozen=True)
 class Perturbed:
-    """What became of the captions of a split.
+    """Counts of a split's captions, perturbed and not.
 
     Attributes:
         captions: how many there are.

@@ -24,7 +24,7 @@ PAINTS = {
     "black": (38, 38, 44),
     "white": (244, 242, 236),
 }
-HUE_JITTER = 7.0  # of 255, a channel
+HUE_JITTER = 7.0  # up and down, of 255, in each channel
 SHADOW_SHIFT, SHADOW_SOFTNESS, SHADOW_STRENGTH = 3, 4.0, 0.38  # pixels, pixels, share of the light taken
 RIM = 1.6  # pixels of darker outline, so that a white object stands out from snow
 

@@ -19,7 +19,7 @@ Floats = NDArray[np.float32]
 FEATURES = 256
 CROP = 36  # pixels of the side that every crop is resized to
 STRIDE = 2  # pixels between the centres of the filters
-CELLS = 4  # of a side of the grid over which responses are averaged
+CELLS = 4  # along a side of the grid over which responses are averaged
 BANK_SEED = 20180321
 
 COLOUR_FILTERS = 32

@@ -1,4 +1,4 @@
-"""What rendered scenes know of their captions: the part of speech of every word, and the boxes of what nouns name."""
+"""Grounding of captions in rendered scenes: the part of speech of every word, and the boxes that nouns name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from crossret.files.regular import LARGEST_LINES, read_regular
 
 @dataclass(frozen=True)
 class Grounding:
-    """What is true of one caption.
+    """Truth about one caption.
 
     Attributes:
         words: the tokenized caption.

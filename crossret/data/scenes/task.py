@@ -19,7 +19,7 @@ from crossret.data.scenes.world import SPLITS, sample_scene
 from crossret.data.vocabulary import tokenize
 from crossret.files.naming import named_errors
 
-PNG_COMPRESSION = 1  # of 9: as small as the default for these pictures, in half the time
+PNG_COMPRESSION = 1  # level of 9: files as small as by the default for these pictures, in half the time
 
 Floats = NDArray[np.float32]
 
@@ -38,7 +38,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Rendered:
-    """What a task adds to the files of its split.
+    """Contributions of a task to the files of its split.
 
     Attributes:
         features: (scenes, k, 256) float32, of 12 proposed regions or of 49 cells.

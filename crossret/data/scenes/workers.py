@@ -38,7 +38,7 @@ def run_tasks(tasks: list[Task], workers: int) -> Generator[Rendered, None, None
         except BrokenProcessPool as error:
             raise ChildProcessError("a rendering process ended unexpectedly, perhaps for want of memory") from error
         finally:
-            pool.shutdown(cancel_futures=True)  # what they are at, and a task each, takes moments
+            pool.shutdown(cancel_futures=True)  # the tasks that run, and one more each, take moments
 
 
 def _render(task: Task, file: Path) -> None:

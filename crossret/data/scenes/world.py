@@ -1,4 +1,4 @@
-"""What is in a scene: objects with a shape, a colour, a size and a texture, placed over a background."""
+"""Scenes: objects with a shape, a colour, a size and a texture, placed over a background."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RADII = {"small": (15.0, 19.0), "large": (28.0, 35.0)}
 MAX_TILT = 0.26  # radians: a tilted square stays a square, a tilted cross does not become an x
 MARGIN = 4.0  # pixels between two objects, and between an object and the border
 OBJECT_COUNTS = (2, 3, 4, 5, 6)
-NEAR_DUPLICATE_RATE = 0.4  # of the odd scenes
+NEAR_DUPLICATE_RATE = 0.4  # share of the odd scenes
 
 SPLITS = ("train", "dev", "test")
 
@@ -80,7 +80,7 @@ def sample_scene(seed: int, split: str, index: int) -> Scene:
 
 
 def change_one_attribute(scene: Scene, rng: np.random.Generator) -> Scene:
-    """The same scene with another shape, colour or texture of one object, or with a large object made small."""
+    """A scene with another shape, colour or texture of one object, or with a large object made small."""
     while True:
         place = int(rng.integers(len(scene.objects)))
         changed = _change(scene.objects[place], rng)

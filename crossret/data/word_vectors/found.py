@@ -1,4 +1,4 @@
-"""What a reader of word vectors has found, and how it is put together."""
+"""Word vectors that a reader has found, and how they are put together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Found: TypeAlias = tuple[NDArray[np.float32], NDArray[np.int64]]
 """Vectors (found, dimensions), and the numbers of the words that they belong to, ascending."""
 
-DTYPES = ("<f2", "<f4", "<f8")  # of the arrays that vectors are stored in
+DTYPES = ("<f2", "<f4", "<f8")  # dtypes of stored vectors
 
 
 def gathered(vectors: Mapping[int, NDArray[np.float32]], dim: int) -> Found:
@@ -23,7 +23,7 @@ def gathered(vectors: Mapping[int, NDArray[np.float32]], dim: int) -> Found:
 
 
 def chosen_rows(path: Path, table: NDArray[Any], rows: Mapping[int, int], words: Sequence[str]) -> Found:
-    """Those rows of a table that belong to words, by the numbers of these.
+    """Rows of a table that belong to words, with the numbers of these.
 
     Raises:
         ValueError: one is not finite in float32; names ``path`` and the word.

@@ -17,11 +17,11 @@ from crossret.files.pickled import check_pickle
 
 
 class _KeyedVectors:
-    """What stands for gensim's class: its attributes, and no code."""
+    """Stand-in for gensim's class: its attributes, and no code."""
 
 
 class _Dtype:
-    """What stands for NumPy's dtype: the arguments and the state that it is made of."""
+    """Stand-in for NumPy's dtype: the arguments and the state that it is made of."""
 
     def __init__(self, kind: object, *_: object) -> None:
         self.kind = kind
@@ -31,14 +31,14 @@ class _Dtype:
         self.state = state
 
     def name(self) -> str | None:
-        """As the .npy format spells it."""
+        """Name in the .npy format; None where the state is none of a dtype."""
         if not isinstance(self.kind, str) or not isinstance(self.state, tuple) or len(self.state) < 2:
             return None
         return f"{self.state[1]}{self.kind}"
 
 
 class _Array:
-    """What stands for an array or a scalar of NumPy's until its parts are checked."""
+    """Stand-in for a NumPy array until its parts are checked."""
 
     def __init__(self, *_: object) -> None:
         self.state: object = None
@@ -48,7 +48,7 @@ class _Array:
 
 
 def _scalar(*_: object) -> None:
-    """What stands for a scalar of NumPy's: counts of words, say, which nobody reads here."""
+    """Stand-in for a NumPy scalar: a count of words, say, which nobody reads here."""
 
 
 _ALLOWED: dict[tuple[str, str], Any] = {
@@ -69,7 +69,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_keyed_vectors(path: Path, file: BinaryIO, words: Sequence[str]) -> Found:
-    """What ``KeyedVectors.save`` wrote, of which ``file`` is ``path``; as ``read_word_vectors``."""
+    """Vectors of words in what ``KeyedVectors.save`` wrote, ``file`` at ``path``; as ``read_word_vectors``."""
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping:  # which reads no more than there is
         try:
             check_pickle(cast(BinaryIO, mapping), len(mapping))

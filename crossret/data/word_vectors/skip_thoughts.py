@@ -14,7 +14,7 @@ from crossret.files.regular import open_regular
 
 DICTIONARY = "dictionary.txt"  # beside the table
 UNKNOWN_WORD = b"UNK"
-_UNKNOWN = "<unk>"  # what vocabularies call it
+_UNKNOWN = "<unk>"  # its name in vocabularies
 _LONGEST_WORD = 2**12  # bytes
 
 

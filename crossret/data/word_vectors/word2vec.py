@@ -53,7 +53,7 @@ def read_binary(path: Path, file: BinaryIO, numbers: Mapping[bytes, int]) -> Fou
     promised, dim = promise
     vectors: dict[int, NDArray[np.float32]] = {}
     longest = _LONGEST_WORD + 4 * dim + 2
-    buffer, start, offset = b"", 0, len(header)  # of the file, buffer[start:] begins at offset
+    buffer, start, offset = b"", 0, len(header)  # buffer[start:] begins at byte ``offset`` of the file
     for number in range(1, promised + 1):
         place = f"{path}, word {number} of {promised} (byte {offset})"
         if len(buffer) - start < longest:
