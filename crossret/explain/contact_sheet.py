@@ -75,7 +75,7 @@ def draw_sheet(rows: Sequence[SheetRow], path: Path) -> None:
 
 
 def _fitting(text: str, letters: ImageFont.FreeTypeFont, width: int) -> str:
-    """As much of a text as a width has room for, in one line."""
+    """Beginning of a text that a width has room for, in one line."""
     line = " ".join(text.split())
     if letters.getlength(line) <= width:
         return line

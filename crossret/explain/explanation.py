@@ -25,7 +25,7 @@ from crossret.models.protocol import Matcher, evaluating
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a model looks at in one image beside one caption, and what its score is made of.
+    """Attention of a model in one image beside one caption, and the terms of its score.
 
     Attributes:
         caption: the caption.
@@ -72,7 +72,7 @@ class Explanation:
         Raises:
             ValueError: the score is no finite number.
         """
-        image, caption = image.trimmed(), caption.trimmed()  # of others, beside which they were encoded
+        image, caption = image.trimmed(), caption.trimmed()  # without the padding that other items needed
         with evaluating(model):
             maps, shares = model.attention(image, caption), model.contributions(image, caption)
             score = float(model.score(image, caption) if shares is None else shares.scores)
@@ -133,7 +133,7 @@ class Explanation:
         if picture is None or picture == self.picture or self.boxes_in is None:
             return self.boxes
         boxes = self.boxes_in(picture)
-        attended = max((attention.weights.shape[2] for attention in self.maps), default=0)  # of some models not all
+        attended = max((attention.weights.shape[2] for attention in self.maps), default=0)  # some maps have fewer
         explained = max(attended, len(boxes)) if self.boxes is None else len(self.boxes)
         if len(boxes) != explained:
             raise ValueError(f"{picture}: the model reads {len(boxes)} regions of it, but {explained} are explained")

@@ -138,7 +138,7 @@ def play_pointing_game(model: Matcher, split: GroundedSplit) -> list[PointingGam
 def _ask(
     split: GroundedSplit, captions: NDArray[np.int64], attention: AttentionMap
 ) -> Iterator[tuple[str, NDArray[np.float64]]]:
-    """By query the answers (n, 4), as ``pointing_answers`` has them, to what these captions ask of a map."""
+    """Answers (n, 4) of these captions' questions to a map by query, as ``pointing_answers`` has them."""
     strongest, regions = attention.strongest().cpu().numpy(), split.regions(captions, attention)
     named = [split.objects[caption] for caption in captions]
     if attention.queries is None:

@@ -29,15 +29,15 @@ MARK_COLOUR = "#b00020"
 # Inches. A sheet is as wide as the text of a page, so that letters have in print the sizes that they have here.
 WIDTH, MARGIN, GAP = 7.0, 0.12, 0.1
 LARGEST_PANEL = 2.2
-TALLEST = 1.5  # of a panel, times its width; a taller image is narrower than its panel
-COLUMNS = (5, 4)  # by preference; either leaves room for what is written beneath a panel
+TALLEST = 1.5  # height of a panel, by its width; a taller image is narrower than its panel
+COLUMNS = (5, 4)  # first choice first; either leaves room for what is written beneath a panel
 SCALE_WIDTH, SCALE_HEIGHT = 2.4, 0.09
 
 DOTS = 160  # an inch
 
 # Points.
 CAPTION_SIZE, TITLE_SIZE, NUMBER_SIZE, WORD_SIZE, LEGEND_SIZE = 9.0, 8.5, 6.5, 6.5, 7.5
-WORD_PAD = 0.9  # of a word's shade around it
+WORD_PAD = 0.9  # a shade's margin around its word
 SPACE = 0.35  # between words, of their size
 LEADING = 1.4  # from line to line, of their size
 
@@ -63,7 +63,7 @@ class Panel:
     words: Sequence[tuple[str, float]] | None = None
 
     def mark(self) -> str:
-        """What is written beneath where weights are nearly uniform, if any are."""
+        """Mark beneath a panel whose weights are nearly uniform; empty where none are."""
         of_regions = nearly_uniform(self.weights)
         if self.words is None:
             return "nearly uniform" if of_regions else ""
@@ -104,7 +104,7 @@ def attention_sheet(
         relevance: what the relevances of the panels are, in words; None where they have none.
     """
     count = len(panels) + 1
-    # As few empty places as possible; few panels are larger.
+    # Columns with the fewest empty places; few panels are larger.
     columns = count if count < min(COLUMNS) else min(COLUMNS, key=lambda columns: -count % columns)
     rows = math.ceil(count / columns)
     width = min(LARGEST_PANEL, (WIDTH - 2 * MARGIN - (columns - 1) * GAP) / columns)
@@ -209,7 +209,7 @@ def _outline(place: Axes, box: NDArray[np.float32], **line: Any) -> None:
 
 
 def _explain(page: _Page, y: float, scales: Sequence[Scale], notes: Sequence[str], *, outlined: bool) -> None:
-    """What outlines, brightness, shades and marks mean, of words or, with a second scale, of heads and steps."""
+    """Legend of outlines, brightness, shades and marks, for words or, with a second scale, for heads and steps."""
     named = "object that the noun names" if len(scales) == 1 else "object that the caption names"
     page.figure.legend(
         handles=[
@@ -243,7 +243,7 @@ def _draw_scale(page: _Page, y: float, text: str, scale: Scale, *, of_words: boo
     else:
         colours = np.repeat(DARKEST + (1 - DARKEST) * steps[:, None], 3, axis=1)
         mean = float(scale.light(scale.mean))
-        # What stands too near to be read beside the other is left out.
+        # A tick too near to be read beside the other is left out.
         ticks = {**({0.0: "0"} if mean > 0.25 else {}), mean: f"mean {_weight(scale.mean)}"}
     page.write(WIDTH / 2 + GAP, y, text, LEGEND_SIZE, ha="right")
     y += (_line(LEGEND_SIZE) - SCALE_HEIGHT) / 2
@@ -258,7 +258,7 @@ def _draw_scale(page: _Page, y: float, text: str, scale: Scale, *, of_words: boo
 
 
 def _numbers(panel: Panel) -> str:
-    """What is written beneath a panel."""
+    """Line beneath a panel."""
     weight = f"weight {panel.weights.max():.2f}"
     return weight if panel.relevance is None else f"{weight}  relevance {panel.relevance:.2f}"
 
@@ -283,7 +283,7 @@ def _lines(words: Sequence[tuple[str, float]], size: float, room: float) -> list
 
 
 def _cut(text: str, size: float, room: float, weight: str = "normal") -> str:
-    """As much of a text as there is room for, in inches."""
+    """Beginning of a text that there is room for, in inches."""
     if _width(text, size, weight) <= room:
         return text
     kept = len(text) - 1
@@ -294,7 +294,7 @@ def _cut(text: str, size: float, room: float, weight: str = "normal") -> str:
 
 @lru_cache(maxsize=4096)  # panels of a sheet have the same words
 def _width(text: str, size: float, weight: str = "normal") -> float:
-    """Of a line of text, inches."""
+    """Width of a line of text, inches."""
     width, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties(size=size, weight=weight), False)
     return float(width) / 72
 

@@ -1,4 +1,4 @@
-"""What the rows of an encoded caption are: its words between <start> and <end>, or the words that its tokens are of."""
+"""Rows of an encoded caption: its words between <start> and <end>, or the words that its tokens are of."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from crossret.models.contributions import ScoreShares
 
 @dataclass(frozen=True)
 class Rows:
-    """What the rows of an encoded caption are.
+    """Rows of an encoded caption.
 
     Attributes:
         caption: the caption.
@@ -41,7 +41,7 @@ class Rows:
 
     @staticmethod
     def of(config: ModelConfig, caption: str, tokens: int, spans: NDArray[np.int32] | None) -> Rows:
-        """Of a caption that a model of this config has read.
+        """Rows of a caption that a model of this config has read.
 
         Args:
             config: the model's.
@@ -63,12 +63,12 @@ class Rows:
 
     @staticmethod
     def of_words(caption: str, words: Sequence[str]) -> Rows:
-        """Of a caption that is read as these words."""
+        """Rows of a caption that is read as these words."""
         return Rows(caption, ("<start>", *words, "<end>"), 1, len(words) + 1)
 
     @staticmethod
     def of_corpus(config: ModelConfig, corpus: PrecomputedCorpus, lengths: Tensor, caption: int) -> Rows:
-        """Of a caption of a split, of which a model of this config has encoded captions of these lengths."""
+        """Rows of a split's caption; a model of this config has encoded the split's captions at these lengths."""
         return Rows.of(config, corpus.data.captions[caption], int(lengths[caption]), corpus.spans(caption))
 
     @property

@@ -1,4 +1,4 @@
-"""What a page shows: pairs of a caption and an image, or of a query and a document, and what is known of them."""
+"""Contents of a page: pairs of a caption and an image, or of a query and a document, and what is known of them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Canvas:
 
 @dataclass(frozen=True)
 class Result:
-    """What was found, at a place of a ranking.
+    """Result of a search, at a place of a ranking.
 
     Attributes:
         rank: from 1.

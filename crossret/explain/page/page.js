@@ -5,7 +5,7 @@ const at = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 
 const state = { pair: 0, way: 0, hovered: null, pinned: null, brightness: 0 };
-let shown = null; // of the pair that is shown: its decoded ways and the elements that are painted
+let shown = null; // the decoded ways of the pair that is shown, and its painted elements
 
 function make(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
@@ -165,7 +165,7 @@ function showWay() {
   if (way !== undefined) {
     roving(shown.queries);
     if (!mute) roving(shown.words);
-    // What chooses most is shown first: a picture says more than an instruction.
+    // The query that chooses most is shown first: a picture says more than an instruction.
     const peak = way.weights.map((row, place) => (heads || !special(pair.words[place]) ? Math.max(...row) : -Infinity));
     state.pinned = { kind: "query", place: largest(peak) };
   }
@@ -203,7 +203,7 @@ function keep(kind, place) {
   say();
 }
 
-// What the keyboard reaches; a screen reader is told of it, and not of all that a mouse passes.
+// Elements that the keyboard reaches; a screen reader is told of these, and not of all that a mouse passes.
 function watch(element, kind, place) {
   element.addEventListener("focus", () => { state.hovered = { kind, place }; paint(); say(); });
   element.addEventListener("blur", () => { state.hovered = null; paint(); });
@@ -217,7 +217,7 @@ function say(text = at("status").textContent) {
   if (at("said").textContent !== text) at("said").textContent = text;
 }
 
-// Of the regions under the mouse the smallest, so that each can be reached.
+// The smallest region under the mouse, so that each can be reached.
 function regionAt(event) {
   const found = document.elementsFromPoint(event.clientX, event.clientY).filter((element) => element.classList.contains("region"));
   const places = found.map((element) => Number(element.dataset.place)).sort((a, b) => shown.areas[a] - shown.areas[b]);

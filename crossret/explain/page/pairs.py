@@ -91,7 +91,7 @@ def pair_of(
 
 
 def _words_of(words: Sequence[str], maps: Sequence[AttentionMap], shares: ScoreShares | None) -> tuple[str, ...]:
-    """What the model reads of these words of a caption, as far as maps or shares tell."""
+    """Words of a caption that the model reads, as far as maps or shares tell."""
     counts = [attention.weights.shape[1] for attention in maps if attention.queries is None]
     counts += [attention.word_weights.shape[2] for attention in maps if attention.word_weights is not None]
     if shares is not None:
@@ -142,7 +142,7 @@ def _ways_of(maps: Sequence[AttentionMap], words: int, regions: int) -> tuple[Wa
 
 
 def _parts_of(shares: ScoreShares | None, words: int, regions: int) -> tuple[Part, ...] | None:
-    """What the score of one pair is the sum of."""
+    """Parts of the sum that the score of one pair is."""
     if shares is None:
         return None
     made = []

@@ -1,4 +1,4 @@
-"""What brightness and shades say of weights: the same in every picture of a sheet, and on all of a page."""
+"""Scale of brightness and shades for weights: the same in every picture of a sheet, and on all of a page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DARKEST = 0.2  # brightness where nothing looks at all: the image stays recognis
 
 @dataclass(frozen=True)
 class Scale:
-    """What brightness and shades say of weights: the same in every panel of a sheet.
+    """Scale of brightness and shades for weights: the same in every panel of a sheet.
 
     Attributes:
         mean: of all weights, and what each is where they are uniform.

@@ -48,7 +48,7 @@ def write_page(page: Page, path: str | os.PathLike[str], *, progress: Progress |
 def page_html(page: Page, *, progress: Progress | None = None) -> str:
     """The page as it is written; raises as ``write_page``."""
     own = resources.files(__package__)
-    # What a caption says is escaped wherever it stands; the three parts are ours, and JSON has no tag in it.
+    # Captions are escaped wherever they stand; style, script and data are ours, and JSON has no tag in it.
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         own.joinpath("page.html").read_text("utf-8")
     )
@@ -60,7 +60,7 @@ def page_html(page: Page, *, progress: Progress | None = None) -> str:
 
 
 def page_data(page: Page, progress: Progress | None = None) -> dict[str, Any]:
-    """What the page's script reads; raises as ``write_page``."""
+    """Data that the page's script reads; raises as ``write_page``."""
     scales = _scales(page.pairs)
     numbers, pictures = _pictures(page.pairs, progress)
     places = {pair.key: number for number, pair in reversed(list(enumerate(page.pairs))) if pair.key is not None}
@@ -159,7 +159,7 @@ def _of_words(way: Way) -> str:
 
 
 def _scales(pairs: Iterable[Pair]) -> dict[str, dict[str, float]]:
-    """By the name of a way, and of its weights of words, what brightness and shades say on the whole page."""
+    """Scales of the whole page, by the name of a way, and by that of its weights of words."""
     values: dict[str, list[NDArray[np.float32]]] = {}
     similarities = set()
     for way in (way for pair in pairs for way in pair.ways):
