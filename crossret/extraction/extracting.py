@@ -72,13 +72,13 @@ class Options:
 
     @property
     def dtype(self) -> str:
-        """As the .npy format spells it."""
+        """Dtype of stored tokens, as the .npy format spells it."""
         return "<f2" if self.half else "<f4"
 
 
 @dataclass(frozen=True)
 class Extracted:
-    """What was written.
+    """Record of an extraction that was written.
 
     Attributes:
         pictures: how many.

@@ -70,7 +70,7 @@ FAMILIES: Mapping[str, Family] = {
     "convnext": _CONVNEXT,
     "convnextv2": _CONVNEXT,
 }
-"""By the ``model_type`` of config.json. SigLIP 2 for pictures of one size is "siglip"."""
+"""Families by the ``model_type`` of config.json. SigLIP 2 for pictures of one size is "siglip"."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class GridEncoder(PictureEncoder[Pixels]):
             rows, columns = -(-height // cell_height), -(-width // cell_width)
         try:
             hidden: Tensor = self.module(pixel_values=pixels.to(device_of(self.module))).last_hidden_state
-        except ValueError as error:  # of a processor that makes another size than the model has positions for
+        except ValueError as error:  # a processor may make another size than the model has positions for
             raise ValueError(f"{self.name}: {error}") from error
         if self._is_map:
             hidden = hidden.flatten(2).mT

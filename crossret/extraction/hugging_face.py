@@ -1,4 +1,4 @@
-"""What encoders take from transformers: configurations, weights and image processors, from a folder or the Hub."""
+"""Parts of encoders from transformers: configurations, weights and image processors, from a folder or the Hub."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_installed(package: str, extra: str, why: str) -> None:
 
 
 def read_config(name: str) -> dict[str, Any]:
-    """What config.json says of a model: of a folder, or of the Hub's ``name``, which its cache may have.
+    """Contents of a model's config.json, in a folder, or of the Hub's ``name``, which its cache may have.
 
     Raises:
         ValueError: transformers is missing, or there is no such model; says what was tried.
@@ -56,7 +56,7 @@ def find_file(name: str, file: str) -> str | None:
 
 
 def read_json(name: str, file: str) -> dict[str, Any]:
-    """What a JSON file of a model holds, as ``find_file`` finds it; nothing where there is none.
+    """Contents of a model's JSON file, as ``find_file`` finds it; nothing where there is none.
 
     Raises:
         ValueError: it is malformed; names it.
@@ -116,7 +116,7 @@ def load_processor(name: str) -> Any:
 
 
 def files_of(module: Any, processor: Any) -> dict[str, bytes]:
-    """What ``save_pretrained`` of a model and of its image processor write, without weights, by the files' names."""
+    """Files that ``save_pretrained`` of a model and of its image processor write, by name, without weights."""
     texts = {"config.json": module.config.to_json_string(), "preprocessor_config.json": processor.to_json_string()}
     return {name: text.encode() for name, text in texts.items()}
 
@@ -145,7 +145,7 @@ def plain_settings(values: Any) -> dict[str, Any]:
 
 @contextmanager
 def named(name: str) -> Iterator[None]:
-    """What transformers raises of a model that it cannot load is a ValueError that names it."""
+    """Turn what transformers raises of a model that it cannot load into a ValueError that names it."""
     try:
         yield
     except (OSError, ValueError, ImportError, KeyError, RuntimeError, TypeError) as error:

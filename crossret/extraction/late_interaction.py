@@ -27,8 +27,8 @@ from crossret.extraction.tiles import cuts_tiles, tile_boxes, tiles_of
 from crossret.files import json as files_json
 
 _SAVED = "config_sentence_transformers.json"
-_PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}  # as encode_query and _document look
-_KINDS = ("MultiVectorEncoder", "ColBERT")  # of sentence-transformers, and of PyLate before it
+_PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}  # encode_query's and encode_document's
+_KINDS = ("MultiVectorEncoder", "ColBERT")  # classes of sentence-transformers, and of PyLate before it
 
 
 def is_late_interaction(name: str) -> bool:
@@ -77,7 +77,7 @@ class LateInteractionTexts(TextEncoder):
         return self._encoded(texts)[0]
 
     def encode_and_spell(self, texts: Sequence[str]) -> tuple[Tokens, list[list[str]]]:
-        """What ``encode_texts`` makes, and of each text how the tokens are spelled that its vectors are of.
+        """Tokens as by ``encode_texts``, and for each text the spelling of the token that each vector is of.
 
         Raises:
             ValueError: as ``encode_texts``, or the model pools its vectors, which are then of no tokens.
@@ -119,7 +119,7 @@ class LateInteractionPictures(PictureEncoder[Image.Image]):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        model: Any = _load(name, {"backend": "pil"})  # the same with torchvision and without
+        model: Any = _load(name, {"backend": "pil"})  # gives the same with torchvision and without
         self.module = model
         self.dim = _dim_of(name, model)
         self._processor: Any = getattr(model.processor, "image_processor", None)
@@ -229,7 +229,7 @@ def _dim_of(name: str, model: Any) -> int:
 
 
 def _settings(model: Any) -> dict[str, Any]:
-    """What the vectors depend on besides the weights: prompts, and each module's configuration."""
+    """Settings that the vectors depend on besides the weights: prompts, and each module's configuration."""
     processor = model.processor
     return {
         "prompts": dict(model.prompts),
@@ -243,7 +243,7 @@ def _settings(model: Any) -> dict[str, Any]:
 
 
 def _features(model: Any, items: list[Any], task: str) -> Mapping[str, Tensor]:
-    """What the model makes of a batch, as its ``encode_query`` and ``encode_document`` do, but with gradients."""
+    """Outputs of the model for a batch, as its ``encode_query`` and ``encode_document`` make them, with gradients."""
     prompt = next((model.prompts[key] for key in _PROMPTS[task] if key in model.prompts), None)
     if prompt is None and model.default_prompt_name is not None:
         prompt = model.prompts.get(model.default_prompt_name)

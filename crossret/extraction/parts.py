@@ -1,4 +1,4 @@
-"""What is done of a long extraction: rows appended to files, and a journal by which the next process goes on."""
+"""Finished part of a long extraction: rows appended to files, and a journal by which the next process goes on."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Part:
                 first += length
 
     def take_padded(self, name: str, path: Path) -> None:
-        """As ``write_padded``, and the column is gone where all items have as many rows: then nothing is copied."""
+        """Write as ``write_padded``; where all items have as many rows nothing is copied, and the column is gone."""
         if min(self.lengths) < max(self.lengths):
             self.write_padded(name, path)
             return

@@ -1,4 +1,4 @@
-"""What an encoder of pictures or of texts is to extraction: everything else knows only this."""
+"""Interface of encoders of pictures and of texts: extraction knows only this of them."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class Encoder(ABC):
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """What the tokens depend on besides the weights, as JSON has it."""
+        """Settings that the tokens depend on besides the weights, as JSON has them."""
 
     def files(self) -> dict[str, bytes]:
-        """By name the files of a folder of which ``load_picture_encoder``, or ``load_text_encoder``, makes one like it,
-        but for its weights.
+        """Files, by name, of a folder that ``load_picture_encoder``, or ``load_text_encoder``, reads as this encoder
+        without its weights.
 
         Raises:
             ValueError: encoders of this kind are loaded with their weights alone.
@@ -70,7 +70,7 @@ class Encoder(ABC):
         Raises:
             ValueError: the module cannot.
         """
-        # As modules of transformers have it: newer ones by the first name, older ones by the second alone.
+        # Modules of transformers have this method: newer ones by the first name, older ones by the second alone.
         names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
         enable: Any = next((getattr(self.module, name) for name in names if hasattr(self.module, name)), None)
         try:

@@ -1,4 +1,4 @@
-"""What is kept of an extraction that was interrupted, and whether another call is the same one."""
+"""Remains of an interrupted extraction, and whether another call is the same one."""
 
 from __future__ import annotations
 

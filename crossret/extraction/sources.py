@@ -1,4 +1,4 @@
-"""What an extraction encodes: the pictures of a folder, in order, and the captions of each."""
+"""Sources of an extraction: the pictures of a folder, in order, and the captions of each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from crossret.files.unicode import escaped
 
 @dataclass(frozen=True)
 class Source:
-    """What is to be encoded.
+    """Pictures and captions to be encoded.
 
     Attributes:
         folder: of the pictures.

@@ -89,7 +89,7 @@ class PictureSplit(PrecomputedDataset):
 
 
 class _Pictures(StoredItems):
-    """What errors call the pictures, whose pixels are always finite."""
+    """Pictures, as errors name them; their pixels are always finite."""
 
     def is_finite(self, item: int) -> bool:
         return True

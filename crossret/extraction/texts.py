@@ -43,7 +43,7 @@ class HuggingFaceTexts(TextEncoder):
         self.name = name
         self.tokenizer = load_tokenizer(name)
         module: Any = load_module(name, "text_model", weights=weights)
-        self._whole = config  # of the model of which the encoder is a part, by which it is known again
+        self._whole = config  # the whole model's, by which an encoder that is a part of it is known again
         if getattr(module.config, "is_encoder_decoder", False):
             module = module.get_encoder()
         if getattr(module, "main_input_name", "input_ids") != "input_ids":
