@@ -36,7 +36,7 @@ def map_array(
     check_regular(path)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd escapes and literals: what they give is checked
+            warnings.simplefilter("ignore")  # on odd escapes and literals, whose values are checked
             array = open_memmap(path, mode="r")
     except OSError:
         raise
@@ -120,5 +120,5 @@ def write_rows(
 
 
 def _write_header(file: BinaryIO, shape: tuple[int, ...], dtype: str) -> None:
-    """Of format version 1.0; NumPy makes it as long whatever the number of rows."""
+    """Write a header of format version 1.0; NumPy makes it as long whatever the number of rows."""
     write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})

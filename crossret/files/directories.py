@@ -24,7 +24,7 @@ def user_cache() -> Path:
 
 
 def check_new_directory(output: str | os.PathLike[str], *sources: str | os.PathLike[str]) -> Path:
-    """What ``new_directory`` asks first, for who has something to do before.
+    """Check what ``new_directory`` checks first, for callers that have something to do before.
 
     Returns:
         The real place of ``output``.
@@ -47,7 +47,7 @@ def check_new_directory(output: str | os.PathLike[str], *sources: str | os.PathL
             raise FileExistsError(f"{output}: not empty; choose a new or an empty directory")
     _remove_abandoned(target.parent)
     lock = _hidden(target, _LOCKED)
-    if lock.exists():  # by nobody who was killed
+    if lock.exists():  # its maker lives: the locks of killed ones are removed
         with lock_file(lock, output):
             pass
     return target
@@ -115,7 +115,7 @@ def _made(directory: Path) -> Iterator[None]:
 
 
 def _hidden(target: Path, suffix: str) -> Path:
-    """The same for every process that makes ``target``; of a fixed length, unlike its name."""
+    """Hidden path, the same for every process that makes ``target``; of a fixed length, unlike its name."""
     return target.parent / f".crossret-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:16]}{suffix}"
 
 

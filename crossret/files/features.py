@@ -36,7 +36,7 @@ class StoredItems:
 
     @property
     def features(self) -> Any:
-        """As the scores of ``crossret_kernels`` take them: the array, or (values, cu_seqlens)."""
+        """Features as the scores of ``crossret_kernels`` take them: the array, or (values, cu_seqlens)."""
         return self.values if self.offsets is None else (self.values, self.offsets)
 
     @property
@@ -66,7 +66,7 @@ class StoredItems:
 
     @staticmethod
     def of_path(path: Path, lengths: Path | None = None) -> StoredItems:
-        """What is at ``path``, as ``of_directory`` reads a directory and ``of_file`` a file and its lengths.
+        """Items at ``path``, as ``of_directory`` reads a directory and ``of_file`` a file and its lengths.
 
         Raises:
             OSError, ValueError: as these, or there are lengths beside a directory.
@@ -147,7 +147,7 @@ def read_lengths(path: Path, of: object, n: int, longest: int) -> NDArray[np.int
 
 
 def why_not_finite(*scored: tuple[StoredItems, int]) -> str:
-    """What to say of a score that is no finite number: names the file and the item of the features that made it so.
+    """Reason for a score that is no finite number: names the file and the item of the features that made it so.
 
     Args:
         scored: what was scored, as items and the index of one of them.

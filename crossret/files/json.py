@@ -38,7 +38,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def parse_json_object(text: str | bytes, place: str | os.PathLike[str]) -> dict[str, Any]:
-    """As ``parse_json``, of a text that must be a JSON object.
+    """Object by ``parse_json`` of a text that must be a JSON object.
 
     Raises:
         ValueError: as ``parse_json``, or the value is no object.

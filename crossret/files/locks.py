@@ -41,7 +41,7 @@ def locked(directory: str | os.PathLike[str], *, wait: bool = False, name: str =
 
 @contextmanager
 def lock_file(path: Path, known: str | os.PathLike[str], *, wait: bool = False) -> Iterator[None]:
-    """As ``locked``, by a file that is named, for what errors call ``known``."""
+    """Hold a lock as ``locked`` does, by a named file; errors call it ``known``."""
     lock = FileLock(path, timeout=-1 if wait else 0, thread_local=False)
     try:
         lock.acquire()

@@ -18,11 +18,11 @@ from crossret.files.regular import open_regular
 
 _ZIP = b"PK\x03\x04"  # how a zip file of torch.save begins
 _LONGEST_NAME = 200  # characters
-_REFUSED = re.compile(r"GLOBAL (\S+) (?:was not an allowed|whose module)")  # what torch says of it
+_REFUSED = re.compile(r"GLOBAL (\S+) (?:was not an allowed|whose module)")  # torch's words
 
 
 class _Dtype:
-    """What stands for NumPy's dtype."""
+    """Stand-in for NumPy's dtype."""
 
     def __init__(self, *_: object) -> None: ...
 
@@ -30,7 +30,7 @@ class _Dtype:
 
 
 def _scalar(*_: object) -> None:
-    """What stands for a scalar of NumPy's: a recall of the training, which nobody reads here."""
+    """Stand-in for a NumPy scalar: a recall of the training, which nobody reads here."""
 
 
 _ALLOWED: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
@@ -50,19 +50,19 @@ def read_saved(path: str | os.PathLike[str]) -> Any:
         OSError: the file is missing or cannot be read.
         ValueError: it is no such file, or names what could run code; names the file.
     """
-    with open_regular(path) as file:  # what the system refuses is an error of its own
-        zipped = file.read(len(_ZIP)) == _ZIP  # as torch tells
+    with open_regular(path) as file:  # errors of the system stay what they are
+        zipped = file.read(len(_ZIP)) == _ZIP  # torch tells by these bytes, too
     try:
         if zipped:
             _check_stored(path)
         with torch.serialization.safe_globals(_ALLOWED), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of how the file was written: it is readable or an error
+            warnings.simplefilter("ignore")  # on how the file was written: it is readable or an error
             # Mapped, a tensor takes no memory before it is read, and none that lies outside the file can be made.
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except Exception as error:  # a malformed file can raise anything
         refused = _REFUSED.search(str(error))
         if refused is not None:
-            name = ascii(refused[1])[1:-1][:_LONGEST_NAME]  # of any characters, as it may be a terminal's commands
+            name = ascii(refused[1])[1:-1][:_LONGEST_NAME]  # may have any characters, also a terminal's commands
             raise ValueError(f"{path}: refused, as it asks for {name}; nothing of it has been run") from error
         raise ValueError(f"{path}: not a readable checkpoint of torch.save ({type(error).__name__})") from error
 

@@ -13,7 +13,7 @@ LARGEST, LARGEST_LINES = 2**26, 2**31
 
 
 def check_regular(path: str | os.PathLike[str]) -> None:
-    """What every reader asks first.
+    """Check of every reader before it opens a file.
 
     Raises:
         FileNotFoundError: there is no such file.

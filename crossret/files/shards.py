@@ -52,7 +52,7 @@ class StoredShards:
 
     @staticmethod
     def of_directory(directory: Path) -> StoredShards:
-        """What ``shards.json`` lists or, without one, a single shard that is the directory itself.
+        """Shards that ``shards.json`` lists or, without one, a single shard that is the directory itself.
 
         Raises:
             OSError: the files are missing or cannot be read.
@@ -83,7 +83,7 @@ class StoredShards:
         return StoredShards(path, tuple(shards), dim)
 
     def absolute(self) -> StoredShards:
-        """The same, by paths that hold in whichever directory a process is."""
+        """These shards, by paths that hold in whichever directory a process is."""
         shards = tuple(replace(shard, directory=shard.directory.absolute()) for shard in self.shards)
         return replace(self, path=self.path.absolute(), shards=shards)
 
@@ -109,7 +109,7 @@ class StoredShards:
         return number, item - self.shards[number].start
 
     def stored(self, item: int) -> tuple[StoredItems, int]:
-        """As ``find``, with the shard open; raises as ``open``."""
+        """Shard of an item, opened, and the item's place in it; raises as ``open``."""
         number, place = self.find(item)
         return self.open(number), place
 

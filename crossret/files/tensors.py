@@ -95,7 +95,7 @@ def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], m
 
 
 def read_header(path: str | os.PathLike[str]) -> tuple[dict[str, TensorType], dict[str, str]]:
-    """What the file says it holds, by name, and its metadata; no tensor is read.
+    """Types of a file's tensors, by name, and its metadata; no tensor is read.
 
     Raises:
         FileNotFoundError: there is no such file.

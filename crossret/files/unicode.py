@@ -7,10 +7,10 @@ import re
 LONGEST_SHOWN = 200  # characters of a name, a value or a caption
 _CUT = "..."
 _MOST_READ = 10**5  # characters of a message, of which far fewer are printed
-# As Python quotes; the apostrophe of a word begins and ends nothing.
+# Text quoted as Python quotes; the apostrophe of a word begins and ends nothing.
 _QUOTED = re.compile(r"""(?<!\w)b?(['"])(?:(?!\1)[^\\]|\\.){200,}\1(?!\w)""")
 _WORD = re.compile(r"\S{201,}")
-# What a terminal obeys, what ends a line, and what turns the direction of the text after it.
+# Characters that a terminal obeys, that end a line, or that turn the direction of the text after them.
 _OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 

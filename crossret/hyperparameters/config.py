@@ -138,7 +138,7 @@ class Config:
 
     @classmethod
     def from_dict(cls: type[ConfigType], values: dict[str, Any]) -> ConfigType:
-        """As ``from_json``, from the parsed object."""
+        """Config of the parsed object; raises as ``from_json``."""
         fields = {field.name: field for field in dataclasses.fields(cls)}
         for key in values:
             if key not in fields:

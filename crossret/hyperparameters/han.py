@@ -11,7 +11,7 @@ from crossret.hyperparameters.model import MOST_LAYERS, ModelConfig
 # Section 4.1.
 _SCHEDULE: dict[str, Any] = {"epochs": 20, "decay_epochs": (10,), "batch_size": 64, "learning_rate": 1e-4}
 
-BERT_POSITIONS = 512  # of the text encoder transformer, <start> and <end> included
+BERT_POSITIONS = 512  # for the text encoder transformer, <start> and <end> included
 
 
 @dataclass(frozen=True)

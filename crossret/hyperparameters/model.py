@@ -1,4 +1,4 @@
-"""What the hyper-parameters of every model have in common: sizes of the input, presets, and what an option means."""
+"""Hyper-parameters that all models have: sizes of the input, presets, and what an option means."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MOST_LAYERS, MOST_HEADS = 256, 1024
 # Words of a caption: of 128 captions of so many words one activation of 1,024 dimensions has 512 MiB in float32.
 # Flickr30K's longest has 82.
 MOST_WORDS = 1024
-LARGEST_SCALE = 100.0  # of InfoNCE: CLIP, Section 2.5
+LARGEST_SCALE = 100.0  # InfoNCE's: CLIP, Section 2.5
 
 ConfigType = TypeVar("ConfigType", bound="ModelConfig")
 
 
 @dataclass(frozen=True)
 class ModelConfig(Config):
-    """What every model's hyper-parameters begin with: the sizes of its input, and what it reads of it.
+    """Hyper-parameters of every model: the sizes of its input, and what it reads of it.
 
     Attributes:
         image_dim: length of a region's feature.

@@ -111,7 +111,7 @@ class ScanConfig(ModelConfig):
 
     @property
     def scored_by_rows(self) -> bool:
-        return self.cross_attention != "ensemble"  # of two scores
+        return self.cross_attention != "ensemble"  # an ensemble adds two scores
 
     def unused(self) -> list[str]:
         attention = ["raw_feature_norm", "clip_slope", "focal", "lambda_softmax", "pooling", "lambda_lse"]

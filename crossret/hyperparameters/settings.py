@@ -21,7 +21,7 @@ AnyConfig = TypeVar("AnyConfig", bound=ModelConfig)
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What was typed of a model.
+    """Settings of a model, as typed.
 
     Attributes:
         model: the model's name in ``MODEL_CONFIGS``.
@@ -57,7 +57,7 @@ class Settings:
         return MODEL_CONFIGS[self.model].schedule(self.preset, **{**others, **self.schedule})
 
     def with_defaults(self, texts: Iterable[str]) -> Settings:
-        """The same settings, with others where nothing was typed."""
+        """These settings, with others where nothing was typed."""
         return parse_settings(self.model, self.preset, overlaid(texts, self.typed))
 
     def _used(self, config: AnyConfig) -> AnyConfig:

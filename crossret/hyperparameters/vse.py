@@ -13,7 +13,7 @@ Measure: TypeAlias = Literal["cosine", "order"]
 _VSE0 = {"image_norm": False, "negatives": "sum"}
 _ORDER = {"measure": "order"}
 
-# Of the paper's models with a fixed image encoder, and the defaults of the published train.py.
+# Schedule of the paper's models with a fixed image encoder, and the defaults of the published train.py.
 _SCHEDULE: dict[str, Any] = {"epochs": 30, "decay_epochs": (15,), "learning_rate": 2e-4}
 
 
@@ -47,8 +47,8 @@ class VseConfig(ModelConfig):
 
     OF_WORDS: ClassVar[tuple[str, ...]] = (*ModelConfig.OF_WORDS, "text_layers")
     kind: ClassVar[str] = "vse"
-    # Of the paper's order embeddings the one that is trained as VSE++ is, Order++. Order0 (measure "order", use_abs,
-    # margin 0.05, negatives "sum") has a learning rate of its own, 1e-3.
+    # "coco_order" is the one of the paper's order embeddings that is trained as VSE++ is, Order++. Order0 (measure
+    # "order", use_abs, margin 0.05, negatives "sum") has a learning rate of its own, 1e-3.
     presets: ClassVar[dict[str, dict[str, Any]]] = {
         "f30k": {},
         "f30k_vse0": _VSE0,
@@ -69,4 +69,4 @@ class VseConfig(ModelConfig):
 
     @property
     def scored_by_rows(self) -> bool:
-        return self.measure == "cosine"  # of one row each, as Sum-Max has it
+        return self.measure == "cosine"  # Sum-Max of one row each
