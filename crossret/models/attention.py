@@ -1,4 +1,4 @@
-"""What a model looks at: attention over the regions of an image beside a caption."""
+"""Attention of a model over the regions of an image beside a caption."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class AttentionMap:
         return self.weights.argmax(dim=2)
 
     def over_first(self, regions: int) -> AttentionMap:
-        """The same over so many regions, of images that have no more."""
+        """This map over so many regions, of images that have no more."""
         return replace(self, weights=self.weights[:, :, :regions])
 
 
@@ -48,7 +48,7 @@ class AttentionMap:
 def word_region_attention(
     scorer: CrossAttentionScorer | SumMaxScorer, images: Encoded, captions: Encoded
 ) -> AttentionMap:
-    """What the score of image i with caption i saw, for P encoded images and as many encoded captions.
+    """Attention behind the score of image i with caption i, for P encoded images and as many encoded captions.
 
     Takes memory for 2 * P * W * R numbers: meant for chosen pairs, not for every image with every caption.
 

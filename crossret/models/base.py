@@ -1,4 +1,4 @@
-"""What all models share: checks of their input, and the answers that most of them give."""
+"""Base of all models: checks of their input, and the answers that most of them give."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Model(nn.Module):
     def _checked_images(
         self, features: Tensor | Prepared, lengths: Tensor | None, boxes: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """What ``encode_images`` takes, with lengths, of pictures their tokens; raises as it does."""
+        """Checked arguments of ``encode_images``, with lengths, and with tokens for pictures; raises as it does."""
         if not len(features):
             raise ValueError("features hold no images")
         features, boxes, _, lengths = tokens_of(self, Regions(features, boxes, lengths=lengths))
@@ -189,13 +189,13 @@ class Model(nn.Module):
         return {name: term * share.group.size for name, term in terms.items()}
 
     def score(self, images: Encoded, captions: Encoded, pairs: Tensor | None = None) -> Tensor:
-        """As ``crossret.models.protocol.Matcher.score``."""
+        """Scores: see ``crossret.models.protocol.Matcher.score``."""
         raise NotImplementedError
 
     def loss(
         self, images: Encoded, captions: Encoded, image_ids: Tensor | None = None, share: Share | None = None
     ) -> dict[str, Tensor]:
-        """As ``crossret.models.protocol.Matcher.loss``: {"loss"}, that of the scores which ``config.loss`` names."""
+        """Loss of the scores that ``config.loss`` names, {"loss"}: see ``crossret.models.protocol.Matcher.loss``."""
         share = share or Share.whole(len(images))
         return {"loss": self.matching_loss(self.score(images, captions.gathered(share)), image_ids, share=share)}
 
@@ -240,7 +240,7 @@ def pretrained_parts(model: Any) -> dict[str, PictureTokens | TextTokens]:
 
 
 def tokens_of(model: Any, regions: Regions) -> Regions:
-    """What a model reads of some images: of pictures the tokens that its encoder makes, with their boxes and lengths.
+    """Regions that a model reads: of pictures the tokens that its encoder makes, with their boxes and lengths.
 
     Raises:
         ValueError: these are pictures, and the model has no encoder.
@@ -255,7 +255,7 @@ def tokens_of(model: Any, regions: Regions) -> Regions:
 
 
 def dot_products(images: Tensor, captions: Tensor, pairs: Tensor | None) -> Tensor:
-    """Of vectors (n_images, D) and (n_captions, D): all (n_images, n_captions), or (P,) of the pairs (P, 2)."""
+    """Dot products of vectors (n_images, D), (n_captions, D): all (n_images, n_captions), or (P,) of pairs (P, 2)."""
     if pairs is None:
         return images @ captions.T
     return (images[pairs[:, 0]] * captions[pairs[:, 1]]).sum(-1)

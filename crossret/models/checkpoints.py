@@ -70,7 +70,7 @@ def save_model(model: Matcher, directory: str | os.PathLike[str], vocabulary: Vo
     left = [path for path in left if path.exists()]
     if changed or left:
         (folder / WEIGHTS).unlink(missing_ok=True)
-    for path in left:  # of the model that was there
+    for path in left:  # files of the model that was there
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
     for name in changed:
         with atomic_write(folder / name) as file:

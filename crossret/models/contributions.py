@@ -1,4 +1,4 @@
-"""What a score is the sum of: the shares of words, regions, heads or steps."""
+"""Shares of a score: those of words, regions, heads or steps, which add up to it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ScoreShares:
 def scorer_part(
     scorer: CrossAttentionScorer | SumMaxScorer, images: Encoded, captions: Encoded, weight: float = 1.0
 ) -> SharePart:
-    """What words or regions bring to a scorer's scores of image i with caption i, times the weight.
+    """Shares of words or regions in a scorer's scores of image i with caption i, times the weight.
 
     Takes memory as ``word_region_attention``, and raises as it does.
     """

@@ -1,4 +1,4 @@
-"""What a model keeps of encoded images or captions until they are scored."""
+"""Encoded images or captions, as a model keeps them until they are scored."""
 
 from __future__ import annotations
 
@@ -62,17 +62,17 @@ class Encoded:
         return self._map(lambda tensor: tensor[items])
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Encoded:
-        """The same on another device; ``dtype`` is for sequences and floating-point vectors, never for lengths."""
+        """These items on another device; ``dtype`` is for sequences and floating-point vectors, never for lengths."""
         return self._map(
             lambda tensor: tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else tensor.dtype)
         )
 
     def detach(self) -> Encoded:
-        """The same without history, so that no gradient flows back to the encoder."""
+        """These items without history, so that no gradient flows back to the encoder."""
         return self._map(Tensor.detach)
 
     def cpu(self) -> Encoded:
-        """The same in main memory."""
+        """These items in main memory."""
         return self.to("cpu")
 
     @staticmethod
@@ -104,7 +104,7 @@ class Encoded:
         return Encoded(sequences, lengths, vectors)
 
     def trimmed(self) -> Encoded:
-        """The same without the padding that none of the items needs, which ``concat`` added for others: of sequences,
+        """These items without the padding that none of them needs, which ``concat`` added for others: of sequences,
         and of vectors of places, -1."""
         vectors = {}
         for name, vector in self.vectors.items():

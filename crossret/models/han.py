@@ -21,7 +21,7 @@ from crossret.models.encoded import Encoded
 from crossret_kernels import HeterogeneousLayer, heterogeneous_attention_weights, heterogeneous_scores
 
 _CLUSTER = "cluster"
-_BERT_DROPOUT = 0.1  # of the text encoder transformer, which the paper takes from BERT
+_BERT_DROPOUT = 0.1  # in the text encoder transformer, which the paper takes from BERT
 
 
 class Han(Model):
@@ -69,7 +69,7 @@ class Han(Model):
         boxes: Tensor | None = None,
         clusters: Tensor | None = None,
     ) -> Encoded:
-        """As ``Model.encode_images``; ``clusters`` (n, R) int64 are the numbers that ``cluster_regions`` gives.
+        """Encode images as ``Model.encode_images``; ``clusters`` (n, R) int64 are numbers as ``cluster_regions`` gives.
 
         Where regions are clustered and these are not given, they are found here.
 
@@ -121,7 +121,7 @@ class Han(Model):
 
     @torch.no_grad()
     def contributions(self, images: Encoded, captions: Encoded) -> ScoreShares | None:
-        """Of words (t2i) or regions (i2t), of whose cosines the score is the mean (Eq. 1); None of global matching.
+        """Shares of words (t2i) or regions (i2t), whose mean cosine is the score (Eq. 1); None of global matching.
 
         A centre's share is its regions' alike.
         """
@@ -172,6 +172,6 @@ class Layer(nn.Module):
         self.norm = nn.LayerNorm(embed_dim)
 
     def parameters_of_layer(self) -> HeterogeneousLayer:
-        """As ``heterogeneous_scores`` takes them."""
+        """Parameters as ``heterogeneous_scores`` takes them."""
         linears = (self.query, self.key, self.value, self.output, self.norm)
         return HeterogeneousLayer(*(part for linear in linears for part in (linear.weight, linear.bias)))

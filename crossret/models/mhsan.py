@@ -62,7 +62,7 @@ class Mhsan(Model):
     def encode_images(
         self, features: Tensor | Prepared, lengths: Tensor | None = None, boxes: Tensor | None = None
     ) -> Encoded:
-        """As ``Model.encode_images``; of a model with a backbone ``features`` may be pixels, (n, 3, H, W) float.
+        """Encode images as ``Model.encode_images``; for a backbone ``features`` may be pixels, (n, 3, H, W) float.
 
         The feature map's places are the regions then, row by row.
         """

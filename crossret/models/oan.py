@@ -118,7 +118,7 @@ class Oan(Model):
 
     @torch.no_grad()
     def contributions(self, images: Encoded, captions: Encoded) -> ScoreShares | None:
-        """Of words, of regions and of heads, as far as the model has them (Eq. 14); None of the cosine of two means."""
+        """Shares of words, regions and heads, as far as the model has them (Eq. 14); None of a cosine of two means."""
         config, pairs = self.config, paired(images, captions)
         if not (config.inter_attention or config.intra_attention):
             return None
@@ -144,7 +144,7 @@ class Oan(Model):
         return l2_normalize(pooled)
 
     def _weights(self) -> dict[str, float]:
-        """Of every score in the sum (Eq. 14), by name. Without attention between the sides the heads are all."""
+        """Weights of the scores in the sum (Eq. 14), by name. Without attention between the sides the heads are all."""
         config = self.config
         between = 1 - config.gamma if config.intra_attention else 1.0
         weights = dict.fromkeys(self.scorers, between)

@@ -1,4 +1,4 @@
-"""What training, evaluation and pictures know of a model."""
+"""Interface of models for training, evaluation and pictures."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Matcher(Protocol):
         """
 
     def contributions(self, images: Encoded, captions: Encoded) -> ScoreShares | None:
-        """What the scores of P images with as many captions are the sum of, without gradient; None where they are none.
+        """Shares of P images' scores with as many captions, without gradient; None where a score is no sum.
 
         Raises:
             ValueError: there are not as many images as captions.

@@ -67,7 +67,7 @@ class Scan(Model):
 
     @torch.no_grad()
     def contributions(self, images: Encoded, captions: Encoded) -> ScoreShares:
-        """Of words (t2i), of regions (i2t) or, of an ensemble, of both, each with the half that the mean takes."""
+        """Shares of words (t2i), of regions (i2t) or, of an ensemble, of both, halved as in the mean."""
         scorers = self._scorers()
         parts = tuple(scorer_part(scorer, images, captions, 1 / len(scorers)) for scorer in scorers)
         return ScoreShares.adding_up(self.score(images, captions, paired(images, captions)), parts)

@@ -24,7 +24,7 @@ from crossret_kernels import (
 )
 
 _CONTEXTS = "contexts"
-_STEPS = "step 0: memory", "step 1: intra-modal", "step 2: multi-modal"  # of the levels
+_STEPS = "step 0: memory", "step 1: intra-modal", "step 2: multi-modal"  # names of the levels
 
 
 class Sman(Model):
@@ -121,7 +121,7 @@ class Sman(Model):
 
     @torch.no_grad()
     def contributions(self, images: Encoded, captions: Encoded) -> ScoreShares:
-        """Of the levels, whose cosines add up (Eq. 20); the multi-modal one has what the others leave of it."""
+        """Shares of the levels, whose cosines add up (Eq. 20); the multi-modal one has what the others leave of it."""
         scores = self.score(images, captions, paired(images, captions))
         v, t = (l2_normalize(side.vectors[_CONTEXTS].double()) for side in (images, captions))
         cosines = (v * t).sum(2)
@@ -224,7 +224,7 @@ class FusionGate(nn.Module):
         self.image_project = xavier_linear(config.image_dim, config.embed_dim)
 
     def parameters_of_gate(self) -> GatedAttention:
-        """As ``gated_attention_scores`` takes them."""
+        """Parameters as ``gated_attention_scores`` takes them."""
         return GatedAttention(
             self.image_memory.weight,
             self.image_memory.bias,

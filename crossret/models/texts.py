@@ -89,6 +89,6 @@ class _EncodedCaptions:
             return pad_sequence(list(rows), batch_first=True), torch.tensor(tokens.lengths)
 
     def spans(self, caption: int) -> NDArray[np.int32] | None:
-        """As ``ReadCaptions.spans``."""
+        """Spans of a caption's tokens: see ``ReadCaptions.spans``."""
         with torch.inference_mode():
             return self._encoder.encode_texts([self._captions[caption]]).spans

@@ -53,7 +53,7 @@ class Vse(Model):
         return self._encoded(l2_normalize(states))
 
     def _encoded(self, vectors: Tensor) -> Encoded:
-        """Of vectors (n, D), which become absolute values behind their normalisation."""
+        """Items of vectors (n, D), which become absolute values behind their normalisation."""
         if self.config.use_abs:
             vectors = vectors.abs()
         return Encoded(vectors[:, None], torch.ones(len(vectors), dtype=torch.int64, device=vectors.device))
