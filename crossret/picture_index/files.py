@@ -42,7 +42,7 @@ class Picture:
 
     @staticmethod
     def of(folder: str, name: str) -> Picture:
-        """Of a file as it is now. Raises an OSError."""
+        """A file as it is now. Raises an OSError."""
         status = os.stat(Path(folder, name))
         return Picture(folder, name, status.st_size, status.st_mtime_ns)
 
@@ -76,7 +76,7 @@ def is_index(directory: Path) -> bool:
 
 
 def read_pictures(shard: Path) -> list[Picture]:
-    """Of which files the items of a shard are, in their order.
+    """Files of a shard's items, in their order.
 
     Raises:
         OSError: it cannot be read. ValueError: it is malformed; names the file and the item.

@@ -83,7 +83,7 @@ class PictureIndex:
         return Found(*retrieve(scorer, queries, self.images, k=k, query="caption"))
 
     def asked(self, captions: str | list[str]) -> tuple[Any, Any]:
-        """What scores pictures with captions, and the captions as it takes them; raises as ``search``."""
+        """Scorer of pictures with captions, and the captions as it takes them; raises as ``search``."""
         if self.retriever is not None:
             return self.retriever.model, self.retriever.encode_text(captions)
         texts = checked_captions(captions)
@@ -94,21 +94,21 @@ class PictureIndex:
         return partial(maxsim_scores, direction="t2i"), rows
 
     def picture_encoder(self) -> PictureEncoder[Any]:
-        """What made the tokens of its pictures, on its device: the model's own, or by its name, loaded once.
+        """Encoder that made the tokens of its pictures, on its device: the model's own, or by its name, loaded once.
 
         Raises:
             OSError, ValueError: as ``load_picture_encoder``.
         """
-        own = None if self.retriever is None else encoder_of(self.retriever.model)
-        if own is not None:
-            return own.reader
+        encoder = None if self.retriever is None else encoder_of(self.retriever.model)
+        if encoder is not None:
+            return encoder.reader
         if self._loaded is None:
             self._loaded = load_picture_encoder(self._encoder.name)
             self._loaded.module.to(self._device)
         return self._loaded
 
     def text_encoder(self) -> LateInteractionTexts:
-        """The same as it reads texts, of an index without a model; raises as ``picture_encoder``."""
+        """Encoder of texts beside ``picture_encoder``, of an index without a model; raises as it does."""
         return LateInteractionTexts(self._encoder.name, module=self.picture_encoder().module)
 
 

@@ -51,7 +51,7 @@ _SHARD = 1024  # pictures: what is encoded again at most after a kill
 
 @dataclass(frozen=True)
 class Indexed:
-    """What an index was brought up to date by.
+    """Record of an update of an index.
 
     Attributes:
         pictures: how many it has now.
@@ -172,7 +172,7 @@ class _Index:
                     f"{place}: its pictures were encoded {'by a model' if model is None else 'without'} one"
                 )
         else:
-            shutil.rmtree(place / MODEL_DIRECTORY, ignore_errors=True)  # of a call that was killed
+            shutil.rmtree(place / MODEL_DIRECTORY, ignore_errors=True)  # left by a call that was killed
             if model is not None:
                 with new_directory(place / MODEL_DIRECTORY) as made:
                     save_model(model, made, vocabulary)
@@ -186,7 +186,7 @@ class _Index:
             self.shards = [_Shard(shard.directory.name, read_pictures(shard.directory)) for shard in shards]
         listed = {shard.name for shard in self.shards}
         for path in self.images.iterdir():
-            if path.is_dir() and path.name not in listed:  # of a call that was killed
+            if path.is_dir() and path.name not in listed:  # left by a call that was killed
                 shutil.rmtree(path)
         self.next = 1 + max((int(name) for name in listed if name.isdecimal()), default=-1)
 
@@ -240,7 +240,7 @@ class _Index:
         kept: list[Picture],
         left_out: list[str],
     ) -> Iterator[Encoded]:
-        """What the model makes of batches of tokens; adds to the pictures that are ``kept`` and those that are not."""
+        """Items that the model encodes from batches of tokens; adds to the pictures ``kept`` and to ``left_out``."""
         device = torch.device("cpu") if self.model is None else next(self.model.parameters()).device
         for batch in batches:
             kept += [pictures[place] for place in batch.places]
