@@ -28,13 +28,13 @@ from crossret_kernels.extending import (
 REGIONS, WORDS = "region", "word"
 
 Block = TypeVar("Block", covariant=True)
-# What scores a block: regions (n, R, D), words (m, W, D), region lengths (n,), word lengths (m,) -> (n, m), or, of
+# Scorer of a block: regions (n, R, D), words (m, W, D), region lengths (n,), word lengths (m,) -> (n, m), or, of
 # pairs=(P, 2), -> (P,). For instance ``crossret_kernels.scan_scores`` with its options bound.
 Scorer = Callable[..., Tensor]
 
 
 def sides(query: str) -> tuple[str, str]:
-    """What queries and the corpus consist of; raises a ValueError unless query is "caption" or "image"."""
+    """Items of queries and of the corpus; raises a ValueError unless query is "caption" or "image"."""
     choose("query", query, QUERIES)
     return (WORDS, REGIONS) if query == "caption" else (REGIONS, WORDS)
 
@@ -51,7 +51,7 @@ def feature_blocks(features: Features, lengths: Lengths, side: str) -> FeatureBl
 
 
 def stored_blocks(items: StoredItems, side: str) -> FeatureBlocks:
-    """As ``feature_blocks``, of features on the disk."""
+    """Blocks of features on the disk, as ``feature_blocks``."""
     return feature_blocks(items.features, items.lengths, side)
 
 

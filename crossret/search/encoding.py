@@ -91,7 +91,7 @@ def _write_side(
 
 
 class Written(NamedTuple):
-    """What ``write_items`` has written.
+    """Record of ``write_items``.
 
     Attributes:
         items, dim: how many, and D of their rows.
@@ -124,7 +124,7 @@ def write_items(directory: Path, batches: Iterable[Encoded], rows: np.dtype[Any]
             arrays = {VALUES: encoded.sequences[_valid(encoded)]}
             arrays |= {vectors_file(name): vector for name, vector in encoded.vectors.items()}
             for name, array in arrays.items():
-                if name not in writers:  # what a model keeps is known when it has encoded
+                if name not in writers:  # a model's vectors are known once it has encoded
                     dtype = _dtype(array) if name != VALUES or rows is None else rows.str
                     writers[name] = files.enter_context(write_rows(directory / name, tuple(array.shape[1:]), dtype))
                 writers[name](_writable(array).numpy())

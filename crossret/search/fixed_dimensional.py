@@ -12,11 +12,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-_NUMBERS = 2**24  # of a chunk's largest intermediate
+_NUMBERS = 2**24  # in a chunk's largest intermediate
 
 
 class Vectors(Protocol):
-    """What makes one vector of the rows of an item.
+    """Maker of one vector of the rows of an item.
 
     Attributes:
         dim: of the vectors.
@@ -29,10 +29,10 @@ class Vectors(Protocol):
         """(n, dim) float32 of queries, whose rows (rows, D) lie one after another; item i has offsets[i] to [i + 1]."""
 
     def of_documents(self, rows: Tensor, offsets: Tensor) -> Tensor:
-        """The same of documents."""
+        """(n, dim) float32 of documents, likewise."""
 
     def settings(self) -> dict[str, Any]:
-        """What the vectors depend on, as JSON has it."""
+        """Settings that the vectors depend on, as JSON has them."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class FixedDimensional:
         return self._chunked(rows, offsets, lambda own, ends: self._sums(*self._placed(own), ends)[0])
 
     def of_documents(self, rows: Tensor, offsets: Tensor) -> Tensor:
-        """The same of documents."""
+        """Vectors of documents; arguments as ``of_queries``."""
         return self._chunked(rows, offsets, self._means)
 
     def _means(self, rows: Tensor, offsets: Tensor) -> Tensor:
@@ -142,7 +142,7 @@ class FixedDimensional:
         return (rows @ self._projection).view(n, self.repetitions, self.projected), parts
 
     def _sums(self, values: Tensor, parts: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-        """Of rows in each part (n, repetitions, parts, projected), and how many they are (n, repetitions, parts)."""
+        """Sums of rows in each part (n, repetitions, parts, projected), and their numbers (n, repetitions, parts)."""
         n = len(offsets) - 1
         repetition = torch.arange(self.repetitions)
         cell = (_item_of_row(offsets)[:, None] * self.repetitions + repetition) * self.parts + parts

@@ -23,7 +23,7 @@ _MOST_DIMENSIONS, _LONGEST_NAME = 4, 64
 
 @dataclass(frozen=True)
 class Manifest:
-    """What `encode` says of the items of one side.
+    """Manifest that `encode` writes of the items of one side.
 
     Attributes:
         side: "images" or "captions".
@@ -39,7 +39,7 @@ class Manifest:
 
     @staticmethod
     def of(model: Matcher, side: str, vectors: dict[str, tuple[int, ...]]) -> Manifest:
-        """Of what a model encoded."""
+        """Manifest of what a model encoded."""
         return Manifest(side, model.config, digest_of_weights(model), vectors)
 
     def write(self, directory: Path) -> None:
@@ -87,7 +87,7 @@ class Manifest:
                 raise ValueError(f"{place}: encoded by {kind} with {values}: encode it with this model")
         if self.weights != digest_of_weights(model):
             raise ValueError(f"{place}: encoded by {kind} of other weights than the model's: encode it with this model")
-        # What scores take has one form on both sides, but for regions that are kept as they came.
+        # Encoded items have one form on both sides, but for regions that are kept as they came.
         device = next(model.parameters()).device
         with evaluating(model):
             size = model.config.text_dim

@@ -1,4 +1,4 @@
-"""What scores queries with a corpus, whatever they are made of: kernels score features, a model what it encoded."""
+"""Scores of queries with a corpus, whatever they are made of: kernels score features, a model what it encoded."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Score(Protocol):
 def matched(
     scorer: Scorer | Matcher, queries: Side, corpus: Side, query: str
 ) -> Iterator[tuple[Score, Items[Any], Items[Any]]]:
-    """What scores, and the queries and the corpus in the blocks that it takes, while the block runs.
+    """Scoring function, and queries and corpus in the blocks that it takes, while the block runs.
 
     Args:
         scorer: of features, for instance ``crossret_kernels.scan_scores`` with its options bound; or a model, of what

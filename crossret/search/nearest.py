@@ -29,10 +29,10 @@ from crossret_kernels.extending import release_pages
 
 VECTORS = ("muvera", "mean")
 
-_ROWS_BYTES = 64 * 2**20  # of a corpus read at a time
-_FLAT_BYTES = 2**31  # of vectors up to which all are compared
+_ROWS_BYTES = 64 * 2**20  # bytes of a corpus read at a time
+_FLAT_BYTES = 2**31  # bytes of vectors up to which all are compared
 _TRAINED = 64  # vectors a list is trained on
-_PROBED = 0.2  # of the lists
+_PROBED = 0.2  # share of the lists
 
 
 class NearestVectors:
@@ -217,7 +217,7 @@ def _read(path: Path, n: int, dim: int) -> Any:
         return None
     try:
         index = faiss.deserialize_index(np.fromfile(path, np.uint8))
-    except RuntimeError:  # of another version of faiss, or cut
+    except RuntimeError:  # another version of faiss wrote it, or it is cut
         return None
     return index if (index.ntotal, index.d) == (n, dim) else None
 

@@ -74,7 +74,7 @@ def score_encoded(
     *,
     progress: Progress | None = None,
 ) -> tuple[int, int]:
-    """As ``score_files``, of what a model encoded, which the model itself scores.
+    """Write scores of what a model encoded, by the model itself, as ``score_files``.
 
     Raises:
         OSError: as ``score_files``.

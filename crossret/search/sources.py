@@ -1,4 +1,4 @@
-"""What a model searches: a split that it encodes as it goes, or what it encoded before, by the same names."""
+"""Sources that a model searches: a split that it encodes as it goes, or what it encoded before, by the same names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Source(Protocol):
         """Some images by their numbers; raises a ValueError where there are none, or not of this number."""
 
     def describe(self, side: str) -> Callable[[int], dict[str, Any]]:
-        """What is said of an item of a side that was found, beside its number."""
+        """Description of an item of a side that was found, beside its number."""
 
     def why_not_finite(self, side: str, item: int) -> str | None:
         """Why a score of an item is no finite number, if the item is why."""
@@ -67,7 +67,7 @@ class SplitSource:
 
 
 class EncodedSource:
-    """What `encode` wrote of a split: the directory of one side, or that of both."""
+    """Split that `encode` wrote: the directory of one side, or that of both."""
 
     def __init__(self, model: Matcher, directory: Path) -> None:
         self.model = model

@@ -75,7 +75,7 @@ class StoredEncoded:
 
     @staticmethod
     def of_directory(directory: Path, side: str | None = None) -> StoredEncoded:
-        """What `encode` wrote of a side, or `shard` of that.
+        """Items of a side that `encode` wrote, or `shard` of these.
 
         Args:
             directory: of the side, or of both where ``side`` says which.
@@ -100,7 +100,7 @@ class StoredEncoded:
         self.manifest.check(model, self.directory, self.shards.dim)
 
     def items(self, device: torch.device) -> ShardBlocks[Encoded]:
-        """What is scored: blocks of them on a device, in float32."""
+        """Blocks of items to be scored, on a device, in float32."""
 
         def of_shard(items: StoredItems) -> EncodedItems:
             return EncodedItems(stored_blocks(items, self._row), self._vectors(items), device)
@@ -108,7 +108,7 @@ class StoredEncoded:
         return ShardBlocks(self.shards, of_shard)
 
     def why_not_finite(self, item: int) -> str | None:
-        """What to say of an item that is not finite in float32: names its file; None where it is finite."""
+        """Reason for an item that is not finite in float32: names its file; None where it is finite."""
         stored, place = self.shards.stored(item)
         if not stored.is_finite(place):
             return f"{stored.path}: item {place} is not finite in float32"
@@ -127,7 +127,7 @@ class StoredEncoded:
 
 
 def stored_vectors(items: StoredItems, manifest: Manifest) -> dict[str, NDArray[np.generic]]:
-    """What a model keeps of some items beside their rows, by name, memory-mapped.
+    """Vectors that a model keeps of some items beside their rows, by name, memory-mapped.
 
     Raises:
         OSError: a file is missing or cannot be read.
@@ -149,7 +149,7 @@ class EncodedItems:
         self.blocks = blocks
         self.vectors = vectors
         self.device = device
-        # As wide as they are read, which is no less than they are stored.
+        # Rows and vectors are as wide as they are read, which is no less than they are stored.
         row = blocks.staging.size(1) * 8
         beside = sum(8 * math.prod(array.shape[1:]) for array in vectors.values())
         self.item_bytes: NDArray[np.int64] = blocks.offsets.diff().numpy() * row + beside

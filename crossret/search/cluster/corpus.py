@@ -124,7 +124,7 @@ class RayCorpus:
         self.close()
 
     def _runs(self, nodes: Nodes, query: str, most: int) -> list[list[Run]]:
-        """Those of every shard: what a score is to the last bit depends on what it is computed with."""
+        """Runs of every shard: what a score is to the last bit depends on what it is computed with."""
         runs: list[list[Run]] = [[] for _ in self.corpus.shards]
         corpus = ray.put(self.corpus)
         jobs = [(shard, (corpus, shard, query, most)) for shard in range(len(runs))]
@@ -174,7 +174,7 @@ def _connect(address: str | None) -> None:
     """Connect to a cluster; signals end this process as they did before."""
     handler = signal.getsignal(signal.SIGTERM)
     hint = "" if "RAY_AUTH_MODE" in os.environ else "; one that asks for a token needs RAY_AUTH_MODE=token"
-    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # of jobs that were given up, which it would print
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # else it prints those of jobs that were given up
     try:
         host, _, port = (address or "").rpartition(":")
         if host and port.isdecimal():  # where nobody listens Ray itself tries again for minutes

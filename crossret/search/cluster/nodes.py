@@ -21,7 +21,7 @@ _NODE = "ray.io/node-id"  # a label that Ray gives every node
 
 
 class ClusterError(OSError):
-    """What keeps a cluster from answering, in words for its user."""
+    """Reason why a cluster does not answer, in words for its user."""
 
 
 class Nodes:
@@ -40,7 +40,7 @@ class Nodes:
         cpus = [int(node["Resources"]["CPU"]) for node in nodes.values()]
         self.threads = threads or min(cpus, default=1)
         self.slots = sum(number // self.threads for number in cpus)
-        _wait_for_room(self.threads, patience)  # of all of a node, where others may have some
+        _wait_for_room(self.threads, patience)  # perhaps all CPUs of a node, where others may have some
         paths = [shard.directory for shard in corpus.shards]
         there = {name: NodeAffinitySchedulingStrategy(name, soft=False) for name in nodes}
         asked = {name: _look.options(scheduling_strategy=only).remote(paths) for name, only in there.items()}
@@ -114,7 +114,7 @@ def _wait_for_room(threads: int, patience: float) -> None:
 
 
 def _words(error: RayError) -> str:
-    """What went wrong, and on which node; raises the error again where it is a bug."""
+    """Words for an error, and its node; raises the error again where it is a bug."""
     if not isinstance(error, RayTaskError):
         return " ".join(line for line in str(error).splitlines() if line[:1] != "\t")
     words = str(error.cause) if isinstance(error.cause, ImportError) else mistake(error.cause)

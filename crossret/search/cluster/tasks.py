@@ -1,4 +1,4 @@
-"""What runs on a node, without any memory of what ran before: whatever is lost may run again, there or elsewhere."""
+"""Tasks of a node, without any memory of what ran before: whatever is lost may run again, there or elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Run = tuple[int, int]
 
 @dataclass(frozen=True)
 class Search:
-    """What all tasks of a search are told: sent to a node once.
+    """Arguments that all tasks of a search have: sent to a node once.
 
     Attributes:
         corpus: which shards there are.
