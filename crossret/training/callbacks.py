@@ -1,4 +1,4 @@
-"""What hears of a training as it goes on: callbacks of steps and epochs, and the logs that are written by them."""
+"""Callbacks of a training's steps and epochs, and the logs that are written by them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from crossret.training.curves import draw_training
 
 LOG = "log.jsonl"
 
-# Of a line of steps, beside the terms of the loss.
+# Fields of a line of steps, beside the terms of the loss.
 STEP_FIELDS = ("kind", "epoch", "step", "learning_rate", "gradient_norm")
-# Of a line of epochs, beside its loss and other figures.
+# Fields of a line of epochs, beside its loss and other figures.
 EPOCH_FIELDS = ("kind", "epoch", "step", "best", "i2t_r1", "i2t_r10", "t2i_r1", "t2i_r10")
 
 Line = Mapping[str, Any]
@@ -102,7 +102,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a finished training achieved.
+    """Result of a finished training.
 
     Attributes:
         best_rsum: the rsum on the development set of the best epoch, by ``TrainingConfig.select_by``.
@@ -122,7 +122,7 @@ class TrainingResult:
 
 
 class Callback:
-    """What a training calls as it goes on, in the first rank's process alone; a subclass has what it wants to hear of.
+    """Calls from a training as it goes on, in the first rank's process alone; a subclass overrides those it wants.
 
     Several are called in the order of the list, in the end in the reverse one. An error ends the training as any other
     does; KeyboardInterrupt leaves a checkpoint, from which it may go on. A step or an epoch of which an interruption
@@ -282,8 +282,8 @@ class WeightsAndBiases(Callback):
             self._run = wandb.init(**{"dir": str(start.directory), "config": settings, **options})
         except wandb.Error as error:
             raise ValueError(f"Weights & Biases: {error}") from error
-        # By wandb's own steps a line is lost that comes at the step of an earlier process's last one. By an axis of the
-        # training's the lines beyond its checkpoint are there twice, at the same place.
+        # The axis is the training's step. By wandb's own, a line at the step of an earlier process's last one is lost; by
+        # this one, lines beyond the checkpoint are there twice, at the same place.
         self._run.define_metric("*", step_metric="step")
         write_json(path, {"id": self._run.id})
 
@@ -324,7 +324,7 @@ class Curves(Callback):
 
 
 LOGS: dict[str, type[Callback]] = {"csv": Csv, "tensorboard": TensorBoard, "wandb": WeightsAndBiases}
-"""What the command line's --log may name."""
+"""Logs that the command line's --log may name."""
 
 
 def _installed(module: str, name: str, extra: str) -> Any:

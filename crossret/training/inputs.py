@@ -1,4 +1,4 @@
-"""What a training looks for before it writes anything, in all of its data and on all ranks; where it keeps features."""
+"""Checks of a training's data, all of it and on all ranks, before it writes anything; and where it keeps features."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PartialStatistics(UserWarning):
 
 
 def check_all_features(corpora: Sequence[Corpus], group: Group, *, progress: bool) -> None:
-    """As ``check_features``, by all ranks, each of which reads its share of the images, and as ``check_tokens``.
+    """Check as ``check_features``, each rank its share of the images, and as ``check_tokens``.
 
     Args:
         corpora: the same on every rank.
@@ -67,7 +67,7 @@ def held_on_gpu(
 
 
 def held_within(corpora: Sequence[Corpus], device: torch.device, left: int, *, progress: bool) -> list[Corpus]:
-    """The same of so many bytes, on any device."""
+    """Corpora as by ``held_on_gpu``, in so many bytes, on any device."""
     found = []
     for corpus in corpora:
         needed = bytes_of(corpus.data) if isinstance(corpus, PrecomputedCorpus) else 0

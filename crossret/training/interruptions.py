@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 
 from crossret import system
 
-# Of a terminal; of a scheduler that wants the machine back; of a terminal that is gone.
+# Signals of a terminal, of a scheduler that wants the machine back, and of a terminal that is gone.
 ENDING = (signal.SIGINT, *system.ENDING)
 
 

@@ -39,7 +39,7 @@ from crossret.training.validation import validate
 
 CHECKPOINT = "checkpoint.safetensors"
 _MAY_CHANGE = ("epochs", "patience", "log_every", "checkpoint_every", "encode_chunk")  # on resuming
-_ENDING = ("epochs", "patience")  # of these what ranks must agree on, or some go on alone
+_ENDING = ("epochs", "patience")  # ranks must agree on these, or some go on alone
 
 
 class ResumedElsewhere(UserWarning):
@@ -136,7 +136,7 @@ def train(
                     run.save()
                 raise
         except BaseException:
-            with suppress(Exception):  # what went wrong before is what there is to tell
+            with suppress(Exception):  # the error before is the one to tell
                 run.close(None)
             raise
         result = run.result()
@@ -200,7 +200,7 @@ class _Run:
         self.buffer_names = [name for name in tensors_of(model) if name not in self.parameters]
         self.buffers = self._copied_buffers()
         self.log: JsonLines | None = None
-        self.callbacks: list[Callback] = []  # of the first rank
+        self.callbacks: list[Callback] = []  # on the first rank alone
         self.clock, self.epoch_clock = _Clock(), _Clock()
 
     def begin(self, callbacks: Sequence[Callback], resume: bool) -> None:
@@ -269,7 +269,7 @@ class _Run:
         self.random = {**self.random, **states}
 
     def _identity(self) -> dict[str, Any]:
-        """What must not change between a checkpoint and its resumption."""
+        """Facts that must not change between a checkpoint and its resumption."""
         description, schedule = json.loads(describe_model(self.model)), json.loads(self.config.to_json())
         return {
             "model": description["model"],
@@ -286,7 +286,7 @@ class _Run:
         }
 
     def _buffers(self) -> dict[str, Tensor]:
-        """What the model keeps beside its parameters, as statistics of batches; nothing, and at once, for most."""
+        """Buffers of the model, as statistics of batches; most models have none, which costs nothing."""
         tensors = tensors_of(self.model) if self.buffer_names else {}
         return {name: tensors[name] for name in self.buffer_names}
 
@@ -316,7 +316,7 @@ class _Run:
                     self.save()
 
     def _shares(self) -> Iterator[Share]:
-        """What this rank has of the batches that are left of the epoch."""
+        """Shares of this rank in the batches that are left of the epoch."""
         size, captions = self.config.batch_size, self.train_data.n_captions
         for begin in range(self.position.epoch_step * self.config.accumulate * size, captions, size):
             yield Share.cut(self.group, min(size, captions - begin))

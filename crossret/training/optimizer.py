@@ -1,4 +1,4 @@
-"""What takes a training's steps: the optimizer of a config, in groups of parameters."""
+"""Optimizer of a training by its config, in groups of parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from crossret.models.protocol import Matcher
 
 Optimizer = torch.optim.Adam | torch.optim.AdamW | torch.optim.Adadelta
 
-# What each averages of a parameter, beside the "step" that it counts.
+# Averages that each keeps of a parameter, beside the "step" that it counts.
 AVERAGES: dict[type[Optimizer], tuple[str, str]] = {
     torch.optim.Adam: ("exp_avg", "exp_avg_sq"),
     torch.optim.AdamW: ("exp_avg", "exp_avg_sq"),

@@ -1,4 +1,4 @@
-"""What a training shows: a bar or lines with loss, rate and remaining time, and a line an epoch."""
+"""Display of a training: a bar or lines with loss, rate and remaining time, and a line an epoch."""
 
 from __future__ import annotations
 
@@ -75,5 +75,5 @@ class TerminalProgress(Callback):
 
     def on_end(self, result: TrainingResult | None) -> None:
         self.lines.__exit__()
-        with suppress(OSError):  # of a terminal that is gone, while a training that was told so is ending
+        with suppress(OSError):  # a gone terminal, for which the training is ending
             self._progress.stop()

@@ -1,4 +1,4 @@
-"""What a model draws from while it is trained: the states of torch's generators."""
+"""Random state of a training: the states of torch's generators, which a model draws from."""
 
 from __future__ import annotations
 

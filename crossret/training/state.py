@@ -65,7 +65,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the last bits of a training depend on besides its state.
+    """Facts that the last bits of a training depend on besides its state.
 
     Attributes:
         threads: CPU threads, among which sums are divided.
@@ -146,7 +146,7 @@ def load_state(
     machine = _of_fields(Machine, _parse(path, metadata, "machine"), f"{path}: its machine")
 
     expected = {f"model.{name}": kind for name, kind in types_of(tensors_of(model)).items()}
-    # Of another model, as one with another backbone is, all the rest differs as well.
+    # The model comes first: where it is another, as one with another backbone is, all the rest differs as well.
     check_types(path, {name: kind for name, kind in found.items() if name.startswith("model.")}, expected)
     # A parameter that no step has trained has no state.
     trained = {name: each for name, each in model.named_parameters() if f"optimizer.step.{name}" in found}

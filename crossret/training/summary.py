@@ -1,4 +1,4 @@
-"""What a training is about to do, in a few facts."""
+"""Summary of a training before it begins, in a few facts."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _size(data: Corpus, of: int | None = None) -> str:
 
 
 def _captions(model: Matcher, data: Corpus, counts: Mapping[str, int]) -> dict[str, str]:
-    """What is read of the captions: words or tokens."""
+    """Form of the captions: words or tokens."""
     if data.vocabulary is not None:
         return {"words": _words(data.vocabulary, counts)}
     if (part := pretrained_parts(model).get(TEXT_ENCODER)) is not None:
