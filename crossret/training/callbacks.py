@@ -282,7 +282,7 @@ class WeightsAndBiases(Callback):
             self._run = wandb.init(**{"dir": str(start.directory), "config": settings, **options})
         except wandb.Error as error:
             raise ValueError(f"Weights & Biases: {error}") from error
-        # The axis is the training's step. By wandb's own, a line at the step of an earlier process's last one is lost; by
+        # The axis is the training's step. By wandb's own, a line at the step of an earlier process's last is lost. By
         # this one, lines beyond the checkpoint are there twice, at the same place.
         self._run.define_metric("*", step_metric="step")
         write_json(path, {"id": self._run.id})
