@@ -27,7 +27,7 @@ def test_linear(
     generator = torch.Generator().manual_seed(0)
     rows, weight = (torch.randn(n, n_in, generator=generator).div(n_in**0.25) for n in (count, n_out))
     leaves = [x.requires_grad_() for x in (rows, weight, torch.randn(n_out, generator=generator))]
-    halves = [x.bfloat16() if bfloat16 else x for x in leaves]  # what PyTorch is given
+    halves = [x.bfloat16() if bfloat16 else x for x in leaves]  # inputs of PyTorch
 
     def layer(own: str, tensors: list[Tensor]) -> Tensor:
         return Products(own == "cpu", bfloat16).linear(*tensors)

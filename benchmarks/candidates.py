@@ -118,7 +118,7 @@ def _seconds(*calls: Callable[[], object]) -> list[float]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """As Markdown."""
+    """Table of a result, in Markdown."""
     machine = result["machine"]
     lines = [
         f"{machine['cpu']}, {machine['threads']} threads, {result['date']}: which share of exact search's first {K} is "

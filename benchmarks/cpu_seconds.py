@@ -22,7 +22,7 @@ from benchmarks.turns import Side
 from crossret_kernels import maxsim_scores, scan_scores
 
 THREADS = (1, 2, 8, 16, 32)
-SECONDS = 0.05  # of CPU time at least: shorter calls are repeated
+SECONDS = 0.05  # CPU time of a measurement at least: shorter calls are repeated
 CALLS: dict[str, Case] = {
     **{setting: TRAINING_BATCH for setting in SETTINGS},
     **{f"{setting} training step": TRAINING_BATCH for setting in SETTINGS},

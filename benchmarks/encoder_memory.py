@@ -54,7 +54,7 @@ def peak(scenes: Path, encoder: Path, batch: int, options: list[str]) -> int:
 
 
 def table(result: dict[str, Any]) -> str:
-    """As Markdown."""
+    """Table of a result, in Markdown."""
     machine, rows = result["machine"], result["rows"]
     ways = [" ".join(options) for options in WAYS.values()]
     lines = [

@@ -83,7 +83,7 @@ def _compiled(name: str, bench: Bench, call: partial[Tensor]) -> Callable[[], Te
     if name != EINSUMS[1]:
         return call
     torch.compiler.reset()
-    # As a test it is captured alone: generating and compiling code takes longer than all other tests.
+    # A test captures it alone: generating and compiling code takes longer than all other tests.
     score = torch.compile(call.func, backend="inductor" if bench.timed else "eager")
     compiled = partial(score, *call.args, **call.keywords)
     compiled()

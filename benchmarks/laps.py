@@ -22,7 +22,7 @@ from benchmarks.records import heading, keep_record
 from crossret.models import Laps, LapsConfig
 from crossret.models.encoded import Encoded
 
-PATCHES, LONGEST, DIM = 196, 32, 512  # of a ViT at 224 pixels, and of captions
+PATCHES, LONGEST, DIM = 196, 32, 512  # a ViT's at 224 pixels, and captions'
 BATCHES = 16, 32, 64, 128
 NAMES = {"loop": "loop over captions", "crossret": "crossret"}
 

@@ -17,7 +17,7 @@ from crossret_kernels import triplet_loss
 
 R = TypeVar("R", bound=Tensor | Sequence[Tensor])
 
-SECONDS = 0.5  # of timing a benchmark
+SECONDS = 0.5  # time a benchmark takes
 SHORTEST = 1e-3  # a round shorter than this is timed as several calls
 # Baselines of a training step: scores, the same again with their gradients, and one product for either side's
 # features. A yardstick and no bound: pairs without a gradient, most of a hardest-negative loss's, need the first alone.

@@ -54,7 +54,7 @@ def large_call(direction: str, dtype: torch.dtype, case: Case) -> dict[str, floa
     inputs = case.inputs().to(dtype)
     regions, words = inputs.regions, inputs.words
     if direction == "forward":
-        scan_scores(regions[:2], words[:2], **OPTIONS)  # what is set up once a process is no workspace
+        scan_scores(regions[:2], words[:2], **OPTIONS)  # a process's first call sets up what is no workspace
         peak, scores = peak_mebibytes(lambda: scan_scores(regions, words, **OPTIONS))
         check_scores(scores, inputs, lambda chosen: scan_loop(chosen, **OPTIONS))
         return {"peak_mebibytes": peak, "flop": inputs.flop, "bytes": inputs.bytes}

@@ -1,4 +1,4 @@
-// What one core can do at most: multiply-adds a second in registers, and bytes read a second from memory.
+// Peak rates of one core: multiply-adds a second in registers, and bytes read a second from memory.
 #include <immintrin.h>
 
 #include <chrono>
@@ -91,7 +91,7 @@ double peak_float32(double seconds) {
   return best_rate(multiply_add_sse2, 4, seconds);
 }
 
-// The same for bfloat16 products summed in float32; where the processor has no instruction for them, float32's.
+// bfloat16 products a second, summed in float32; where the processor has no instruction for them, float32's rate.
 double peak_bfloat16(double seconds) {
   if (__builtin_cpu_supports("avx512bf16")) return best_rate(dot_bfloat16_avx512, 32, seconds);
   return peak_float32(seconds);

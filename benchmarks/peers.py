@@ -59,7 +59,7 @@ class Figures:
     milliseconds: float  # median
     mebibytes: float  # peak beyond inputs and results
     scores: float  # largest distance from float64
-    gradients: float | None  # of both sides: the distance's norm by theirs in float64
+    gradients: float | None  # both sides': the distance's norm by theirs in float64
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ FLOOR = "floor"
 INK, MUTED, RED = "#222222", "#7b818b", "#b3452c"
 COLOURS = ("#5b7fa6", "#7a9a5b", "#a6795b", "#8a6fa8", "#4d9a97")
 STRONG = "#0b5fa5"
-APART = 0.055  # of the axis' height, between the names of lines that end together
+APART = 0.055  # share of the axis' height between the names of lines that end together
 NAMES = {
     FLOOR: "the floor",
     PRODUCT: "torch.mm: the product alone",

@@ -24,7 +24,7 @@ from crossret_kernels.backends import ENVIRONMENT_VARIABLE
 from crossret_kernels.dense.op import Products
 from crossret_kernels.heterogeneous_attention import pairs
 
-REGIONS, DIM, WORDS, LONGEST = 36, 2048, 10_000, 20  # of the papers' data
+REGIONS, DIM, WORDS, LONGEST = 36, 2048, 10_000, 20  # sizes of the papers' data
 ROUNDS = 3
 
 

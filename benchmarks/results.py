@@ -22,7 +22,7 @@ class Measurement:
 
     operation: str
     case: str
-    shape: str  # what its pairs have in common
+    shape: str  # sizes that its pairs have in common
     images: int
     captions: int
     dtype: str
@@ -33,8 +33,8 @@ class Measurement:
     peak_mebibytes: float  # beyond inputs and results
     pairs: int | None = None  # None where memory alone was measured
     products: int = 1  # similarity products in `floor_seconds`: more than one make a yardstick, not a bound
-    flop: int | None = None  # of one similarity product
-    bytes: int | None = None  # of features and scores and, in a training step, of their gradients
+    flop: int | None = None  # operations of one similarity product
+    bytes: int | None = None  # bytes of features and scores and, in a training step, of their gradients
     floor_seconds: float | None = None  # the products' operations at the rate of register arithmetic
     read_seconds: float | None = None  # the bytes read once from memory
 

@@ -25,7 +25,7 @@ from crossret.compat.laps import matching_max_mean, xattn_score_two
 from crossret_kernels import maxsim_scores, scan_scores, triplet_loss
 
 BATCH, REGIONS, WORDS, DIM = 96, 49, 24, 512
-TEMPERATURE = 0.1  # of CHAN's poolings and attention, and of soft maxima
+TEMPERATURE = 0.1  # for CHAN's poolings and attention, and for soft maxima
 ROUNDS = 3
 Score: TypeAlias = "Callable[[Tensor, Tensor, Tensor], Tensor]"  # regions, words and their lengths
 

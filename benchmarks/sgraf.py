@@ -57,12 +57,12 @@ def measure(implementation: str, kind: str, loss: str, batch: int) -> dict[str, 
     torch.manual_seed(0)
     model = Similarity(DIM, REGIONS, filtration=kind == "saf")
     regions, words = (F.normalize(torch.randn(batch, rows, DIM), dim=-1) for rows in (REGIONS, LONGEST))
-    lengths = torch.randint(SHORTEST, LONGEST + 1, (batch,)).sort(descending=True).values  # as its loader sorts them
+    lengths = torch.randint(SHORTEST, LONGEST + 1, (batch,)).sort(descending=True).values  # its loader sorts them so
     made = triplet_loss if loss == "hardest" else lambda scores: scores.square().sum()
 
     def step(n: int = batch) -> list[Tensor]:
         v, e = regions[:n].clone().requires_grad_(), words[:n].clone().requires_grad_()
-        torch.manual_seed(0)  # of dropout
+        torch.manual_seed(0)  # the same dropout
         model.zero_grad()
         images, captions = model.items(v, e, lengths[:n])
         if implementation == "crossret" and loss == "hardest":

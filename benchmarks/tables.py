@@ -23,7 +23,7 @@ MAIN = (
     ("Sum-Max", "float32", "Sum-Max"),
     ("Sum-Max", "bfloat16", "Sum-Max, bf16"),
 )
-THREADS = 2  # of the page's table
+THREADS = 2  # the page's table has these
 
 
 def terminal_table(results: Results) -> str:

@@ -44,13 +44,13 @@ from crossret_kernels import maxsim_scores, scan_scores
 from crossret_kernels.backends import NATIVE_MISSING
 
 OURS, PRODUCT, FLOOR = "ours", "torch.mm", "floor"
-AT_PEAK = 0.85  # of the rate of multiply-adds in registers: what torch.mm must reach to be called as fast as they are
+AT_PEAK = 0.85  # rate of torch.mm, by that of multiply-adds in registers, from which it is called as fast as these
 DOTS_PAY = 1.5  # times float32's: the rate from which dot products of bfloat16 are worth their while
 RAW_FEATURE_NORMS = ("softmax", "l2norm", "clipped_l2norm", "l1norm", "clipped_l1norm", "clipped", "no_norm")
 MASKS = {"region_mask", "word_mask"}
 HOLES = 0.2
 MANY = 100  # items: a side of so many is cut to a quarter by --quick
-WIDTH = 150  # of the table where it goes to no terminal
+WIDTH = 150  # characters of a table that goes to no terminal
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import importlib
 
 import torch
 
-_KEPT: list[torch.library.Library] = []  # what they define lasts as long as they do
+_KEPT: list[torch.library.Library] = []  # operations are defined as long as their library lasts
 
 
 def let_torchvision_import() -> None:

@@ -22,7 +22,7 @@ from crossret.encoders import RegionEncoder, WordEncoder
 from crossret.evaluation import retrieval_metrics
 from crossret_kernels import ScanAttended, scan_attend_scores, triplet_loss
 
-REGIONS = 12  # of a rendered scene
+REGIONS = 12  # in a rendered scene
 
 
 class SelfAttention(nn.Module):
@@ -87,7 +87,7 @@ class AttentionFiltration(nn.Module):
     def forward(self, nodes: Tensor, mask: Tensor, forms: None) -> Tensor:
         """(P, S) unit vectors of nodes (P, N, S), of which the mask (P, N) is True."""
         gates = torch.sigmoid(self.gate(nodes)) * mask[..., None]
-        return F.normalize((gates * nodes).sum(1), dim=-1)  # of a direction alone, which the gates' sum leaves
+        return F.normalize((gates * nodes).sum(1), dim=-1)  # the direction alone: the gates' sum cancels
 
 
 class Items(NamedTuple):

@@ -23,7 +23,7 @@ LATE_INTERACTION = (
     query_against(10_000, (300, 300)),
     query_against(1000, (1030, 1030)),  # pages
 )
-PATCHES = Case(512, 512, regions=(197, 197), words=(20, 77))  # of a vision transformer, by tokens of its text encoder
+PATCHES = Case(512, 512, regions=(197, 197), words=(20, 77))  # a vision transformer's, by tokens of its text encoder
 BOTH_WAYS = tuple(SETTINGS)
 TRITON = ("triton",)
 TARGETS_1000 = {"t2i LSE": 25 / 6.0, "i2t AVG": 30 / 6.0}
@@ -45,7 +45,7 @@ OTHERS = [
     )
     for training in (False, True)
 ]
-FIGURES: list[GpuCase] = [  # of our own kernels: the dearest first
+FIGURES: list[GpuCase] = [  # our own kernels' figures: the dearest first
     *(ScoreCase(way, WHOLE_TEST_SET, "bfloat16", FUSED, targets={"triton": TARGETS_1000[way]}) for way in BOTH_WAYS),
     *(ScoreCase(way, Case(size, size), "bfloat16", FUSED, training=True) for size in (128, 512) for way in BOTH_WAYS),
     *(ScoreCase(way, Case(128, 128), "bfloat16", FUSED) for way in BOTH_WAYS),

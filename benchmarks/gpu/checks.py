@@ -188,7 +188,7 @@ def errors(check: Check, device: torch.device) -> list[tuple[float, float]]:
     dtype = DTYPES[check.precision]
     with precision("float32"):
         exact = made(check, torch.float64, "torch", device, dtype)
-        if check.operation == "maxsim_argmax":  # of nearly equal maxima either
+        if check.operation == "maxsim_argmax":  # nearly equal maxima may be either's
             eager = [exact[0]]
         else:
             with precision(check.precision):

@@ -17,7 +17,7 @@ from benchmarks.gpu.timing import Events, median_seconds, replay_of
 
 QUERY = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,temperature.gpu,memory.used"
 COPIED = 2**30
-SIDE = 8192  # of products
+SIDE = 8192  # rows and columns of multiplied matrices
 LAUNCHES = 200
 
 

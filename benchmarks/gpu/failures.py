@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.gpu.lines import tell
 
-LONGEST = 1500  # of a message's end
+LONGEST = 1500  # characters at the end of a message
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

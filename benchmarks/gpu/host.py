@@ -37,10 +37,10 @@ from tests.simt.launches import Device
 from tests.simt.library import build
 
 CALLS, ROUNDS = 300, 7
-BATCHES = 400  # of lengths
+BATCHES = 400  # batches with lengths of their own
 
 DIM = 16
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of mallopt(3)
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # parameters of mallopt(3)
 
 # Host µs for one of a kind: usually, and on a virtual machine with an H100 where a plain operation of
 # PyTorch took 33; what reaches the device by another way was not told apart there.
@@ -48,7 +48,7 @@ PRICES: dict[str, tuple[float, float]] = {
     "kernels": (3, 33), "products": (9, 33), "operations": (7, 33), "memsets": (6, 33), "copies": (10, 33),
     "allocations": (1.5, 1.5),
 }  # fmt: skip
-DEVICE = ("kernels", "products", "operations", "memsets", "copies")  # of these kinds are launches
+DEVICE = ("kernels", "products", "operations", "memsets", "copies")  # kinds of launches
 
 Step = Callable[[], Any]
 
@@ -108,7 +108,7 @@ def counted(step: Step) -> Counter[str]:
         patch.object(chunks, "multiply", counting("products", multiply)),
         patch.object(feature_gradients, "multiply", counting("products", multiply)),
         patch.object(sides, "beside", lengths_beside),
-        patch.object(operations, "nothing_dispatches", lambda _: True),  # as where no mode looks on
+        patch.object(operations, "nothing_dispatches", lambda _: True),  # as if no mode looked on
     ):
         step()
         counts.clear()

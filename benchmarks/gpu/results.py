@@ -11,7 +11,7 @@ from typing import Any
 from crossret.files.atomic import atomic_write
 from crossret.files.json import parse_json_object
 
-FUSED = ("triton", "cuda")  # what is measured; all else stands beside them
+FUSED = ("triton", "cuda")  # measured implementations; all else stands beside them
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,15 @@ class Measurement:
     precision: str
     implementation: str
     pairs: int
-    work: int  # of these pairs, by which they are compared: flop of the similarity product, or bytes
+    work: int  # measure by which these pairs are compared: flop of the similarity product, or bytes
     seconds: float  # median of a call
     rounds: int
-    floor: str  # what `floor_seconds` are of
+    floor: str  # name of the bound that takes `floor_seconds`
     floor_seconds: float  # in the same run
     error: float | None = None  # the largest beside float64, of a sample
     peak_mebibytes: float | None = None  # beyond inputs and results
-    target: float | None = None  # of the ratio to the floor
-    replayed_seconds: float | None = None  # of a replay of its CUDA graph, of calls that may wait for the host
+    target: float | None = None  # wanted ratio to the floor
+    replayed_seconds: float | None = None  # a replay of its CUDA graph, for calls that may wait for the host
     slower: dict[str, float] | None = None  # how many times as slow as these it is wanted to be
 
     @property

@@ -118,7 +118,7 @@ def run(
         try:
             with precision(case.precision):
                 yield from measure(case, device, timer, rates, missing)
-        except Exception as reason:  # of its inputs
+        except Exception as reason:  # inputs could not be made or measured
             missing[f"{case.operation}, {case.shape}, {case.precision}"] = f"{type(reason).__name__}: {reason}"
         yield from missing.items()
         if device.type == "cuda":

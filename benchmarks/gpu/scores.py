@@ -28,7 +28,7 @@ from benchmarks.gpu.work import Calls, Floor
 from benchmarks.loops import maxsim_loop, scan_loop
 from crossret_kernels import triplet_loss
 
-SAMPLED_CAPTIONS = 256  # of larger cases, where implementations are sampled
+SAMPLED_CAPTIONS = 256  # captions of a sample, in larger cases
 STEP_PRODUCTS = 4  # scores, scores again with their gradients, one product for either side's features
 CHECKED_STEP = 16  # images and captions of the training step that is checked
 OTHERS_STEP = 0.5  # how far off others' gradients may be: of similarities that they round another one may be the best

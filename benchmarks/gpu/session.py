@@ -97,7 +97,7 @@ def run(stage: Stage, seconds: float, directory: Path) -> str:
         if ended is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        else:  # what it started goes, too
+        else:  # processes that it started go, too
             _kill_group(process.pid)
         _pass_on(process.stdout.fileno(), log.fileno())
         process.stdout.close()

@@ -1,5 +1,5 @@
-"""What figures of GPU kernels were made by: for each backend a hash of the sources of its kernels and of all they are
-built on. python -m benchmarks.gpu.sources prints them.
+"""Sources of GPU kernels, of which figures were made: for each backend a hash of its kernels' and of all they are built
+on. python -m benchmarks.gpu.sources prints them.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ from typing import Protocol
 
 import torch
 
-ROTATED_BYTES = 256 * 2**20  # of inputs, several times the largest cache
+ROTATED_BYTES = 256 * 2**20  # bytes of inputs, several times the largest cache
 MOST_COPIES = 512
 WARM_SECONDS = 0.1  # a device that idled runs at a fraction of its clock
-SECONDS = 0.25  # of timing a benchmark
+SECONDS = 0.25  # time a benchmark takes
 FEWEST, MOST = 5, 600  # calls timed
 HOST_SECONDS = 2e-4  # calls that take less may wait for the host: their graphs' replays are timed too
 REPLAYED = 8  # sets of inputs that graphs are captured of, each with memory of its own
@@ -60,7 +60,7 @@ def replay_of(call: Callable[[], object]) -> Callable[[], object]:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        call()  # of what compiles and allocates at first
+        call()  # compiles and allocates
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -22,7 +22,7 @@ from crossret_kernels.gpu.tuning import CudaAttention
 SCORED = (61, 36), (300, 20)  # images and captions, and their rows
 TIMED = (1000, 36), (5000, 20)
 DIM, NEARLY = 1024, 3e-5  # scores differ by how products are summed up alone
-SMALL = 2**23  # of a part's rows: lengths decide, and no slot is empty
+SMALL = 2**23  # bytes of a part's rows: lengths decide, and no slot is empty
 KERNEL = "attend_by_warpgroups"
 
 

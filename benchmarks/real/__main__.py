@@ -52,7 +52,7 @@ def make_data(name: str, directory: Path) -> Path:
     sys.path.insert(0, str(directory / "packages"))
     splits = splits_of(pictures, load_picture_encoder(ENCODER), test)
     for split, own in splits.items():
-        if features_path(data, split).exists():  # of a run that was killed
+        if features_path(data, split).exists():  # a killed run has left it
             continue
         captions = directory / "data" / f"{data.name}_{split}.tsv"
         captions.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def train(data: Path, model: str, captions: str, loss: str, seed: int, directory
     run = figures.parent
     if not figures.exists():
         how = ["--captions", captions, "--set", f"{MODELS[model]} loss={loss} {SCHEDULE}", "--seed", str(seed)]
-        shutil.rmtree(run, ignore_errors=True)  # of a training that was killed: its time would not be known
+        shutil.rmtree(run, ignore_errors=True)  # a killed training has left it: its time would not be known
         start = time.perf_counter()
         crossret("train", data, "--output", run, "--model", model, *how, directory=directory)
         seconds = time.perf_counter() - start
