@@ -67,7 +67,7 @@ def lines_of(arguments: argparse.Namespace) -> Iterator[str]:
 
 
 def command_line(documentation: str | None) -> argparse.ArgumentParser:
-    """That of a report, whose module says by itself what it does."""
+    """Command line of a report, whose module says by itself what it does."""
     parser = argparse.ArgumentParser(description=documentation, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--record", action="store_true", help="keep it where the project keeps its figures")
     return parser

@@ -76,7 +76,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Run:
-    """How much is measured, and by what."""
+    """Conditions of all measurements of a run."""
 
     floor: Floor
     threads: int

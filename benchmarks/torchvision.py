@@ -10,7 +10,7 @@ _KEPT: list[torch.library.Library] = []  # operations are defined as long as the
 
 
 def let_torchvision_import() -> None:
-    """Without its library, which does not load, its Python asks for two operations that nobody calls here."""
+    """Define two operations that its Python asks for and nobody calls here, as its library does not load."""
     try:
         importlib.import_module("torchvision")
     except ImportError:

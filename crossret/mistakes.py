@@ -14,7 +14,7 @@ def mistake(error: Exception) -> str | None:
         error: what a command, or a step of one in a process of its own, raised.
 
     Returns:
-        What to tell the user, or None where ``error`` is a bug.
+        A line for the user, or None where ``error`` is a bug.
     """
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)

@@ -11,9 +11,9 @@ _received: int = signal.SIGINT
 
 
 def end_like_ctrl_c() -> None:
-    """From now on SIGTERM and SIGHUP are KeyboardInterrupts, where the system would have ended the process.
+    """Turn SIGTERM and SIGHUP into KeyboardInterrupts, where the system would have ended the process.
 
-    What starts a command with nohup has it ignore SIGHUP, which stays so.
+    A command that nohup starts ignores SIGHUP, which stays so.
     """
     for number in system.ENDING:
         if signal.getsignal(number) is signal.SIG_DFL:

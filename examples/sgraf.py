@@ -52,7 +52,7 @@ class GraphReasoning(nn.Module):
     def __init__(self, dim: int, steps: int = 3) -> None:
         super().__init__()
         self.queries, self.layers = (nn.ModuleList(nn.Linear(dim, dim) for _ in range(steps)) for _ in range(2))
-        # Without a bias, which would add to all logits of a node's softmax alike.
+        # No bias: it would add to all logits of a node's softmax alike.
         self.keys = nn.ModuleList(nn.Linear(dim, dim, bias=False) for _ in range(steps))
 
     def forms(self) -> list[tuple[Tensor, Tensor]]:

@@ -30,7 +30,7 @@ def run(name: str, *arguments: str, launcher: Sequence[str] = COMMAND) -> bool:
 
 
 def of_model(kind: str, scenes: Path, runs: Path) -> bool:
-    """One after the other, until one fails."""
+    """Run a model's commands one after the other, until one fails."""
     own, extra = str(runs / kind), ("--amp",) if kind == "scan" else ()
     return (
         run(f"train {kind} {' '.join(extra)}", "train", str(scenes), "--output", own, "--model", kind, *SMALL, *extra)

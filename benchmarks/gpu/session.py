@@ -44,7 +44,7 @@ def module(name: str, *arguments: str) -> tuple[str, ...]:
 
 
 def stages() -> list[Stage]:
-    """In their order; shares are seconds of 480."""
+    """Stages in their order; shares are seconds of 480."""
     parallel = ("-n", str(min(14, os.cpu_count() or 1))) if importlib.util.find_spec("xdist") else ()
     suite, memory = (f"--junit-xml={RESULTS / name}.xml" for name in ("suite", "memory"))
     return [

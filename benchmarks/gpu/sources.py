@@ -41,7 +41,7 @@ def source_hashes(root: Path = ROOT) -> dict[str, str]:
 
 
 def described(hashes: dict[str, str]) -> str:
-    """In one line."""
+    """Hashes by backend in one line."""
     return " ".join(f"{backend}:{value}" for backend, value in hashes.items())
 
 

@@ -45,7 +45,7 @@ def import_captions(
         per_image: the first so many captions of each; None takes all.
 
     Returns:
-        By split the number of captions of each image; what the file's reader notes and what is left out, in lines.
+        Numbers of captions of each image, by split; what the file's reader notes and what is left out, in lines.
 
     Raises:
         FileExistsError: a split has captions already. OSError, ValueError: as ``read_captions_file``; a split has no

@@ -66,7 +66,7 @@ def run_comparison(
         console: where progress is told; that of the commands goes to standard error.
 
     Returns:
-        What compare.json holds.
+        The contents of compare.json.
 
     Raises:
         ValueError: a variant does not fit one of the splits, or ``output`` has it with other settings or data, or with

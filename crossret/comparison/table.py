@@ -10,7 +10,7 @@ from rich.table import Table
 
 from crossret.terminal import plain
 
-# In Markdown; on a terminal, eighty columns of which have no room for all; and what both have.
+# Columns in Markdown; on a terminal, whose eighty characters have no room for all; and of both.
 _LONG = (
     "variant",
     "image → sentence R@1 / 5 / 10",

@@ -295,7 +295,7 @@ def _no_scores(shape: tuple[int, ...], queries: Side, documents: Side) -> Tensor
 
 
 def _device(embeddings: Embeddings) -> torch.device | None:
-    """That of tensors; arrays have none."""
+    """Device of tensors; arrays have none."""
     first = embeddings[0] if isinstance(embeddings, (list, tuple)) and embeddings else embeddings
     return first.device if isinstance(first, Tensor) else None
 

@@ -94,7 +94,7 @@ class ReadCaptions(Protocol):
     def dim(self) -> int | None: ...
 
     def padded(self, captions: Iterable[int]) -> tuple[Tensor, Tensor]:
-        """Some of them by their numbers, as ``tokens`` and ``lengths`` of a ``Batch``."""
+        """Some captions by their numbers, as ``tokens`` and ``lengths`` of a ``Batch``."""
 
     def spans(self, caption: int) -> NDArray[np.int32] | None:
         """(W, 2), the characters of the word that each token of a caption is of; None of words, or where not known."""
@@ -120,7 +120,7 @@ class NumberedCaptions:
         self._numbers: list[NDArray[np.int32] | None] = [None] * len(captions)
 
     def padded(self, captions: Iterable[int]) -> tuple[Tensor, Tensor]:
-        """Some of them, as ``pad_tokens`` returns them."""
+        """Some captions, as ``pad_tokens`` returns them."""
         return pad_tokens([self._of(caption) for caption in captions])
 
     def spans(self, caption: int) -> None:
@@ -148,7 +148,7 @@ class StoredTokens:
         self.dim = stored.dim
 
     def padded(self, captions: Iterable[int]) -> tuple[Tensor, Tensor]:
-        """Some of them (b, W, text_dim) float32, zero behind their lengths (b,)."""
+        """Tokens of some captions (b, W, text_dim) float32, zero behind their lengths (b,)."""
         parts = [self._stored.rows(caption) for caption in captions]
         lengths = [len(part) for part in parts]
         padded = empty((len(parts), max(lengths), self._stored.dim), np.dtype(np.float32)).zero_()
@@ -176,7 +176,7 @@ class PreparedCaptions:
         self.dim = reader.dim
 
     def padded(self, captions: Iterable[int]) -> tuple[Any, Tensor]:
-        """Some of them, ``Prepared``, and how many tokens will be made of each (b,)."""
+        """Some captions, ``Prepared``, and how many tokens will be made of each (b,)."""
         texts = [self._reader.prepare(self._captions[caption]) for caption in captions]
         return Prepared(texts), torch.tensor([len(text.spans) for text in texts], dtype=torch.int64)
 
@@ -302,7 +302,7 @@ def read_batch(
     caption_ids: NDArray[np.int64],
     clusters: NDArray[np.int32] | None = None,
 ) -> Batch:
-    """These captions (b,), each with its image."""
+    """A batch of these captions (b,), each with its image."""
     image_ids = data.image_of_caption[caption_ids]
     tokens, lengths = read.padded(caption_ids.tolist())
     regions = read_regions(data, image_ids, clusters)

@@ -13,7 +13,7 @@ _BLOCK_BYTES = 2**22
 def check_boxes(boxes: NDArray[np.floating], place: str, lengths: NDArray[np.int64] | None = None) -> None:
     """Refuse boxes that are not finite in float32, or whose corners are the wrong way round.
 
-    Of boxes as x, y, width, height, some are so: read as corners they would put the regions in another order. All are
+    Boxes as x, y, width, height have some such: read as corners they would put the regions in another order. All are
     read, in blocks: they are 1/512 of features of 2,048 dimensions, 0.1 s for the boxes of MS-COCO.
 
     Args:

@@ -115,7 +115,7 @@ def _products(regions: Tensor, valid: Tensor) -> Tensor:
     """Products (n, R, R) of regions (n, R, D) about that nearest to the image's mean, on which no distance depends.
 
     About it they lose few digits: about the mean itself, which one region far out draws away, they may lose them all.
-    What is not valid has to be zero, and has some products or other.
+    Regions that are not valid have to be zero, and have some products or other.
     """
     squares = (regions - regions.sum(1, keepdim=True) / valid.sum(1)[:, None, None]).square_().sum(2)
     nearest = squares.masked_fill_(~valid, torch.inf).argmin(1)

@@ -78,7 +78,7 @@ class Corpus(Protocol):
     ) -> Iterator[Batch]:
         """Every caption once with its image, in an order that depends on seed and epoch alone, from batch ``start``.
 
-        Of a batch of n only the rows ``part(n)`` are read; by default all.
+        Only the rows ``part(n)`` of a batch of n are read; by default all.
         """
 
     def image_batches(self, batch_size: int, items: slice = ALL) -> Iterator[Regions]:
@@ -249,7 +249,7 @@ class PrecomputedCorpus:
     def fingerprint(self) -> str:
         """Hash of all captions, the features' shape and up to 64 images, evenly spaced: see ``Corpus.fingerprint``.
 
-        What lies behind an image's regions does not count, nor which image a caption is of where all have as many.
+        Padding behind an image's regions does not count, nor which image a caption is of where all have as many.
         """
         digest = blake2b(repr((self.data.features.shape, self.n_images)).encode(), digest_size=16)
         digest.update("\n".join(self.data.captions).encode())

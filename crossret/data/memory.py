@@ -130,7 +130,7 @@ class _InMemory(PrecomputedDataset):
 
 
 def _packed(tokens: Sequence[Any], captions: int, what: str) -> StoredItems:
-    """One array a caption, one after another."""
+    """Stored items of arrays of tokens, one a caption."""
     parts = [_array(part, f"{what}[{caption}]", 2) for caption, part in enumerate(tokens)]
     if len(parts) != captions:
         raise ValueError(f"{what}: {len(parts)} arrays of {captions} captions")

@@ -114,7 +114,7 @@ def id_of(name: str) -> str:
 def read_picture(path: Path) -> Image.Image:
     """A picture in RGB, upright as it is shown: cameras say in the file's EXIF how they were held.
 
-    What is transparent lies on white, and of an animation the first frame is read. Greys of more than 8 bits are scaled
+    Transparent pixels lie on white, and an animation's first frame is read. Greys of more than 8 bits are scaled
     by their mode: white is 65,535 of I;16, or what the bits of a TIFF's samples hold; 65,535 of I; the first of 1, 255
     and 65,535 that no value exceeds of F; of both the largest value where that is more. Less than zero is black.
 

@@ -35,14 +35,14 @@ _MOST_CHARACTERS = 2**16  # in a caption
 _FEATURES, _BOXES, _LENGTHS = "_ims.npy", "_boxes.npy", "_lengths.npy"
 _CAPTIONS, IDS, _CAPTION_IDS, _OWNERS = "_caps.txt", "_ids.txt", "_caption_ids.txt", "_image_of_caption.npy"
 OF_IMAGES = (_FEATURES, _BOXES, _LENGTHS, IDS)
-"""How the names of a split's files end that its captions do not change."""
+"""Endings of a split's files that its captions do not change."""
 _PRECOMP = "precomp"
 WORDS = "_words"
-"""How the name of the directory ends that holds tokens of a split's captions."""
+"""Ending of the directory that holds tokens of a split's captions."""
 OF_CAPTIONS = (_CAPTIONS, WORDS, _CAPTION_IDS, _OWNERS)
-"""How the names end that its images do not change, those first that the captions' words decide."""
+"""Endings of files that a split's images do not change, those first that the captions' words decide."""
 SPANS, CAPTIONS_READ, ENCODED_BY = "spans.npy", "captions.sha256", "encoder.json"
-"""In it: of which words the tokens are, a digest of the captions that they are of, and which encoder made them."""
+"""Files in it: the words that tokens are of, a digest of the captions, and the encoder that made the tokens."""
 MAPPING = "id_mapping.json"
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".gif", ".bmp")  # others are known by what is in them
 

@@ -124,7 +124,7 @@ class Explanation:
         return f'<iframe sandbox="allow-scripts" srcdoc="{page}" style="width:100%;height:760px;border:0"></iframe>'
 
     def pair(self, picture: Path | None, **more: Any) -> Pair:
-        """It as a page shows it, over this picture or over nothing, with more of ``Pair``'s fields; as ``pair_of``."""
+        """A page's pair, over this picture or over nothing, with more of ``Pair``'s fields; raises as ``pair_of``."""
         own = self.caption, self.rows.labels, self.maps, self.score, self.contributions, self._boxes_over(picture)
         return pair_of(*own, picture, **more)
 

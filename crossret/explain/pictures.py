@@ -300,10 +300,10 @@ def _width(text: str, size: float, weight: str = "normal") -> float:
 
 
 def _line(size: float) -> float:
-    """From line to line of letters of this size, inches."""
+    """Distance from line to line of letters of this size, inches."""
     return LEADING * size / 72
 
 
 def _word_line() -> float:
-    """From line to line of shaded words, inches."""
+    """Distance from line to line of shaded words, inches."""
     return (LEADING * WORD_SIZE + 2 * WORD_PAD) / 72

@@ -15,8 +15,8 @@ class PointingGame:
     A query of an ``AttentionMap`` points at the region with its largest attention weight. By the first rule it hits
     where that region overlaps the box of an object: their intersection has an area. By the second, stricter one it hits
     where the region's centre lies in that box, so that a large region around several objects does not hit all of them.
-    Of words the nouns are asked, each for the object that it names; heads and steps are asked once a caption, for any
-    of the objects that the caption names.
+    Nouns are asked among words, each for the object that it names; heads and steps are asked once a caption, for any of
+    the objects that the caption names.
 
     Attributes:
         map: name of the attention map.

@@ -1,4 +1,4 @@
-"""Which class of encoders a model is of, by the configuration files beside its weights."""
+"""Class of encoders that a model is of, by the configuration files beside its weights."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ Unreadable = Literal["refuse", "skip"]
 
 @dataclass(frozen=True)
 class Options:
-    """How to extract.
+    """Options of an extraction.
 
     Attributes:
         batch_size: pictures, and captions, that are encoded together.
@@ -124,8 +124,8 @@ def extract_pictures(
     Pictures are those that ``captions`` names, in its order; else those of ``{split}_ids.txt``, where it is there,
     as ``crossret import-captions`` leaves it; else all, sorted by path.
 
-    What is done is kept in a hidden directory beside the split's files until all is. After a kill the same call goes on
-    from the last batch, and writes the bytes that it would have written.
+    Finished batches are kept in a hidden directory beside the split's files until all are. After a kill the same call
+    goes on from the last batch, and writes the bytes that it would have written.
 
     Args:
         pictures: the folder; pictures in folders inside it count, but hidden ones (see ``pictures_below``).
@@ -139,7 +139,7 @@ def extract_pictures(
             those that were done before.
 
     Returns:
-        What was written.
+        A record of what was written.
 
     Raises:
         OSError: a file cannot be read or written; FileExistsError where one of those to write is there,
@@ -255,7 +255,7 @@ def encode_files(
 ) -> Generator[EncodedFiles, None, None]:
     """Tokens of the pictures of files from place ``start`` on, batch by batch, while others are decoded ahead.
 
-    What is left out is told by a warning, too.
+    Warnings name the files that are left out, too.
 
     Raises:
         OSError, ValueError: as ``extract_pictures`` of a picture.

@@ -16,7 +16,7 @@ from torch import nn
 from crossret.files.json import read_json_object
 
 _NOT_USED = ("pooler", "classifier", "decoder", "mask_token", "head.", "cls.", "lm_head")
-"""In the names of weights that tokens do not depend on: checkpoints often lack them."""
+"""Parts of names of weights that tokens do not depend on: checkpoints often lack them."""
 
 _NO_CODE: dict[str, Any] = {"trust_remote_code": False}
 """Nothing of what a model's folder holds is run, and nobody is asked whether it may be."""
@@ -155,7 +155,7 @@ def named(name: str) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without transformers' bars and reports, which are for who trains a model on."""
+    """Silence transformers' bars and reports, which are for who trains a model on."""
     from transformers.utils import logging
 
     before, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -103,9 +103,9 @@ class LateInteractionTexts(TextEncoder):
 class LateInteractionPictures(PictureEncoder[Image.Image]):
     """Vectors of the patches of pictures, as ColPali and ColQwen encode documents, without those of the prompt's words.
 
-    Of ColQwen a vector is of several patches that the model merged, on a grid of the picture's own shape; of ColPali
-    one of a patch of the picture made square. Of ColModernVBert they are of tiles of the picture, one tile after
-    another, and of the whole of it at last.
+    A vector of ColQwen is of several patches that the model merged, on a grid of the picture's own shape; one of
+    ColPali is of a patch of the picture made square. Those of ColModernVBert are of tiles of the picture, one tile
+    after another, and of the whole of it at last.
 
     Args:
         name: a folder, or a model of the Hub.

@@ -189,7 +189,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """To read and write, without cutting what is there."""
+    """Open a file to read and write, without cutting what is there."""
     return open(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
 
 

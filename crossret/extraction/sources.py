@@ -60,7 +60,7 @@ def read_captions_of_pictures(
 ) -> dict[str, CaptionedImage]:
     """Read captions by the names of their pictures' files, in the order in which these are named first.
 
-    What ``read_captions_file`` notes is told by warnings.
+    Notes of ``read_captions_file`` are told by warnings.
 
     Args:
         path: as ``read_captions_file``.

@@ -30,7 +30,7 @@ def check_new_directory(output: str | os.PathLike[str], *sources: str | os.PathL
         The real place of ``output``.
 
     Raises:
-        As ``new_directory``.
+        The errors of ``new_directory``.
     """
     target = Path(os.path.realpath(output))
     for source in sources:
@@ -95,7 +95,7 @@ def occupied(directory: str | os.PathLike[str]) -> Iterator[None]:
     are removed.
 
     Raises:
-        As ``locked``; OSError: the directory cannot be made.
+        The errors of ``locked``; OSError: the directory cannot be made.
     """
     with _made(Path(directory)), locked(directory):
         yield

@@ -104,7 +104,7 @@ class StoredShards:
         return items
 
     def find(self, item: int) -> tuple[int, int]:
-        """Which shard an item of the corpus is in, and which of that shard's it is."""
+        """Shard that an item of the corpus is in, and the item's place in it."""
         number = bisect_right(self.shards, item, key=lambda shard: shard.start) - 1
         return number, item - self.shards[number].start
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from crossret.files.atomic import atomic_write
 from crossret.files.regular import check_regular
 
-# In the order in which the format's own library lays tensors out: the widest first, each at a multiple of its width.
+# Order in which the format's own library lays tensors out: the widest first, each at a multiple of its width.
 _DTYPES = {
     "I64": torch.int64,
     "F64": torch.float64,

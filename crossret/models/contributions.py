@@ -51,7 +51,7 @@ class ScoreShares:
 
     @classmethod
     def adding_up(cls, scores: Tensor, parts: tuple[SharePart, ...]) -> ScoreShares:
-        """With parts that add up to the scores but for rounding."""
+        """Shares whose parts add up to the scores but for rounding."""
         widths = [part.values.shape[1] for part in parts]
         values = torch.cat([part.values for part in parts], 1)
         largest = values.abs().argmax(1, keepdim=True)

@@ -27,11 +27,11 @@ _BERT_DROPOUT = 0.1  # in the text encoder transformer, which the paper takes fr
 class Han(Model):
     """HAN: regions and words of a pair attend to all of both in heterogeneous layers, then they are matched.
 
-    Of an encoded item ``sequences`` (n, L, D) are its regions or words, for global matching with the vector of the
+    ``sequences`` (n, L, D) of encoded items are their regions or words, for global matching with the vector of the
     whole in front. ``vectors["cluster"]`` (n, R) int64 tells which centre stands for a region, where regions are
     clustered.
 
-    Of a ``text_dim`` tokens of captions pass a linear layer, as regions do, in the place of embedding and GRU or
+    With a ``text_dim`` tokens of captions pass a linear layer, as regions do, in the place of embedding and GRU or
     transformer; the heterogeneous layers and the matching stay.
     """
 

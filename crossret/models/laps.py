@@ -32,7 +32,7 @@ class Laps(Model):
 
     The published code loops over captions and keeps all it makes; here pairs are scored in blocks of bounded memory,
     which the backward pass makes again. The sums that patches are chosen by get no gradient, as there. Its further loss
-    of the share of kept patches is left out: of a fixed share it is 0 and has no gradient.
+    of the share of kept patches is left out: for a fixed share it is 0 and has no gradient.
 
     Parameters: ``image.fc.*``, ``text.*`` and ``slimming.*``.
     """

@@ -24,10 +24,10 @@ _EMBEDDING = "embedding"
 class Mhsan(Model):
     """MHSAN: heads attend within the image and within the caption; either becomes one vector of a joint space.
 
-    Of an encoded item ``sequences`` (n, L, r) are the weights of the r heads on its regions or words, and
+    ``sequences`` (n, L, r) of encoded items are the weights of the r heads on their regions or words, and
     ``vectors["embedding"]`` (n, D) is what scores are made of.
 
-    Of a ``text_dim`` tokens of captions pass a linear layer to ``feature_dim``, as regions do, in the place of
+    With a ``text_dim`` tokens of captions pass a linear layer to ``feature_dim``, as regions do, in the place of
     embedding and SRUs; the heads of either side stay.
 
     Args:

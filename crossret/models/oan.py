@@ -24,11 +24,11 @@ _HEADS = "heads"
 class Oan(Model):
     """OAN: regions and words attend to each other, and heads attend within either side.
 
-    Of an encoded item ``sequences`` (n, L, D) are its regions or words and ``vectors["heads"]`` (n, K, D) what its
+    ``sequences`` (n, L, D) of encoded items are their regions or words and ``vectors["heads"]`` (n, K, D) what their
     heads attend to, as unit vectors; without intra-modal attention K is 1 and it is their mean.
 
-    Of a ``text_dim`` tokens of captions pass a linear layer and tanh, as regions do (Eq. 3), in the place of embedding
-    and convolutions or LSTM; the attention between the sides and within either stays.
+    With a ``text_dim`` tokens of captions pass a linear layer and tanh, as regions do (Eq. 3), in the place of
+    embedding and convolutions or LSTM; the attention between the sides and within either stays.
     """
 
     kind: ClassVar[str] = OanConfig.kind

@@ -39,7 +39,7 @@ class Matcher(Protocol):
     def encode_captions(self, tokens: Tensor, lengths: Tensor) -> Encoded:
         """(n, W) int64 word numbers, padded, and (n,) int64 counts, to n entries.
 
-        Of a model whose config has a ``text_dim`` these are (n, W, text_dim) float, tokens of an encoder of texts.
+        A model whose config has a ``text_dim`` takes (n, W, text_dim) float, tokens of an encoder of texts.
 
         Whatever a model does not read of a long caption, by its ``max_words``, it cuts here.
         """

@@ -21,8 +21,8 @@ from crossret.scorers import CrossAttentionScorer, EnsembleScorer, SumMaxScorer
 class Scan(Model):
     """SCAN: regions by a linear layer, words by a GRU, compared by stacked cross attention.
 
-    Of a ``text_dim`` tokens of captions are mapped as regions are, by a linear layer in the place of embedding and GRU;
-    the attention between them and regions stays.
+    With a ``text_dim`` tokens of captions are mapped as regions are, by a linear layer in the place of embedding and
+    GRU; the attention between them and regions stays.
 
     Parameters: ``image.fc.*``, ``text.embed.weight`` and ``text.rnn.*``; behind ``image.`` and ``text.`` the names are
     those of SCAN's published checkpoints.
@@ -73,7 +73,7 @@ class Scan(Model):
         return ScoreShares.adding_up(self.score(images, captions, paired(images, captions)), parts)
 
     def _scorers(self) -> list[Any]:
-        """One for each direction."""
+        """Scorers, one for each direction."""
         if isinstance(self.scorer, CrossAttentionScorer):
             return [CrossAttentionScorer(options=way) for way in self.scorer.options.ways]
         return list(self.scorer.scorers) if isinstance(self.scorer, EnsembleScorer) else [self.scorer]

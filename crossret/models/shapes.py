@@ -31,6 +31,6 @@ class _Undrawn(TorchFunctionMode):
 
 @contextmanager
 def shapes_alone() -> Iterator[None]:
-    """In which a model is made without memory for its parameters; no random number is drawn."""
+    """Context in which a model is made without memory for its parameters; no random number is drawn."""
     with torch.device("meta"), _Undrawn():
         yield

@@ -30,10 +30,10 @@ _STEPS = "step 0: memory", "step 1: intra-modal", "step 2: multi-modal"  # names
 class Sman(Model):
     """SMAN: three levels of context vectors a side, the last of them made for each pair through a fusion gate.
 
-    Of an encoded item ``sequences`` are an image's regions as they came (n, R, image_dim) or a caption's encoded words
+    ``sequences`` of encoded items are images' regions as they came (n, R, image_dim) or captions' encoded words
     (n, W, D), and ``vectors["contexts"]`` (n, 2, D) the context vectors of levels 0 and 1.
 
-    Of a ``text_dim`` tokens of captions, with the dropout of words, pass a linear layer in the place of embedding and
+    With a ``text_dim`` tokens of captions, with the dropout of words, pass a linear layer in the place of embedding and
     LSTM (Eq. 1); the memories, the attention steps and the gate stay.
     """
 

@@ -82,7 +82,7 @@ class _EncodedCaptions:
         self.dim = encoder.dim
 
     def padded(self, captions: Iterable[int]) -> tuple[Tensor, Tensor]:
-        """Some of them (b, W, text_dim) float32, zero behind their lengths (b,)."""
+        """Tokens of some captions (b, W, text_dim) float32, zero behind their lengths (b,)."""
         with torch.inference_mode():
             tokens = self._encoder.encode_texts([self._captions[caption] for caption in captions])
             rows = tokens.values.float().cpu().split(tokens.lengths)

@@ -1,4 +1,4 @@
-"""Which items of a corpus each query is scored with: given as an array, or by the results of an earlier search."""
+"""Candidates: items of a corpus that each query is scored with, as an array, or by the results of an earlier search."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def _dtype(array: Tensor) -> str:
 
 
 def _writable(array: Tensor) -> Tensor:
-    """In a dtype that NumPy has, which holds the same numbers."""
+    """Numbers in a dtype that NumPy has, none of them changed."""
     return array.float() if array.is_floating_point() and array.dtype not in _WRITTEN else array
 
 

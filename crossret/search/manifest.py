@@ -1,4 +1,4 @@
-"""Which model encoded the items in a directory: ``model.json``, which `encode` writes beside them."""
+"""Record of the model that encoded the items in a directory: ``model.json``, which `encode` writes beside them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Manifest:
 
     @staticmethod
     def read(directory: Path) -> Manifest:
-        """That of the items in a directory.
+        """Manifest of the items in a directory.
 
         Raises:
             OSError: it is missing or cannot be read.

@@ -138,9 +138,9 @@ class Callback:
     def on_log(self, line: Line, captions_per_second: float) -> None:
         """A line of the log: "kind", and the fields that log.jsonl has of a "step" or an "epoch".
 
-        Of steps there is a line every ``TrainingConfig.log_every``, with means over these. Interruptions wait for its
-        end, so that every line is told once, by whichever process trains on: be brief. ``captions_per_second`` is the
-        speed since the last line; it stays out of the log, whose bytes are the same whenever the training is.
+        Steps have a line every ``TrainingConfig.log_every``, with means over these. Interruptions wait for its end, so
+        that every line is told once, by whichever process trains on: be brief. ``captions_per_second`` is the speed
+        since the last line; it stays out of the log, whose bytes are the same whenever the training is.
         """
 
     def on_epoch(self, epoch: Epoch) -> None:

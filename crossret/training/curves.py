@@ -86,7 +86,7 @@ def _draw_recall(panel: Axes, epochs: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _marked(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """How a line's points are marked where they are few: of a single one there is no line."""
+    """Marker of a line's points where they are few: a single one has no line."""
     return {"marker": "o", "markersize": 3} if len(entries) <= _FEW else {}
 
 

@@ -1,4 +1,4 @@
-"""In what a training's products of float32 are made on a GPU."""
+"""Precision of a training's products of float32 on a GPU."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ class Curve:
 
     @property
     def median_rank(self) -> float:
-        """From 1, as ``retrieval_metrics`` has it."""
+        """Median rank, from 1, as ``retrieval_metrics`` has it."""
         return float(np.floor(np.median(self.ranks)) + 1)
 
     def at(self, place: int) -> float:
@@ -176,7 +176,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Page:
-    """All of a page.
+    """Contents of a page.
 
     Attributes:
         title: its heading.
