@@ -163,7 +163,7 @@ class SigmoidLoss(MatchingLoss):
         log_scale, bias: parameters, the logarithm of the scale, and the bias.
 
     Args:
-        scale, bias: what they start from.
+        scale, bias: values to start from.
         reduction: "mean" (SigLIP): the sum over all pairs, divided by the images of the batch; or that "sum".
     """
 

@@ -11,7 +11,7 @@ def mistake(error: Exception) -> str | None:
     """The only place that words mistakes: code raises ValueError or OSError for what it cannot use.
 
     Args:
-        error: what a command, or a step of one in a process of its own, raised.
+        error: raised by a command, or by a step of one in a process of its own.
 
     Returns:
         A line for the user, or None where ``error`` is a bug.

@@ -43,8 +43,8 @@ def write_card(
 
     Args:
         directory: the model's.
-        name: by which it is loaded.
-        model, vocabulary: what is there.
+        name: the name by which it is loaded.
+        model, vocabulary: the model and its words.
         run: the output directory of its training.
 
     Raises:

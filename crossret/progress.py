@@ -21,8 +21,8 @@ class ProgressLines:
     A thread sees to it, so that a task that is long at one thing is heard of, too.
 
     Args:
-        describe: what to say, without the time that is left; called by the thread.
-        done: what was done before, and took none of the time.
+        describe: line to say, without the time that is left; called by the thread.
+        done: amount done before, which took none of the time.
         enabled: whether to say anything.
         clock: seconds from any moment on.
 

@@ -228,7 +228,7 @@ class Retriever:
             queries, corpus: captions, as ``encode_text`` takes them, and images, as ``encode_images`` does, either way
                 round; encoded or not. A corpus may be a directory that ``crossret encode`` wrote, of any size.
             k: how many; the whole corpus where it has fewer.
-            query: what the queries are, "caption" or "image"; None: what they, or a corpus of texts, tell; of encoded
+            query: kind of the queries, "caption" or "image"; None: what they, or a corpus of texts, tell; of encoded
                 ones "caption". Strings are captions, but for names of an ``.npy`` or of a corpus' directory: pictures
                 are Paths, or go with query="image".
 
@@ -252,7 +252,7 @@ class Retriever:
 
         Args:
             image: one image, as ``encode_images`` takes it: features (R, D) or (1, R, D), or a picture's path.
-            caption: of it, or any other.
+            caption: one of the image's, or any other.
             boxes: (R, 4) of the regions in pixels, for ``Explanation.draw`` and ``html``; None where the model's
                 encoder tells them of the picture or, without an encoder, where they are a grid over all of it.
 

@@ -31,9 +31,9 @@ class CaptionedImage:
 
     Attributes:
         place: the file and the line, or the entry, that names the image first, for errors.
-        id: by which features are found: cocoid, MS-COCO's number in the name of the file, else its path without ending.
+        id: its name in features: cocoid, MS-COCO's number in the name of the file, else its path without ending.
         file: the image's file as the file of captions says it; None where it names none.
-        own_id: what the file of captions calls the image beside that: cocoid, image_id, imgid, which VSE++ lists.
+        own_id: another name in the file of captions: cocoid, image_id, imgid, which VSE++ lists.
         split: the file's own.
         captions: in the file's order, white space as single spaces.
         caption_ids: their numbers in the file, up to the first caption that has none.

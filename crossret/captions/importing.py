@@ -39,8 +39,8 @@ def import_captions(
 
     Args:
         path, directory: of the captions, as ``read_captions_file``; the data directory, made if needed.
-        splits: by the file's name of a split, what it becomes; images of others are left out.
-        split: what all images become, or those of the list, whatever the file says.
+        splits: splits of the data directory by their names in the file; images of others are left out.
+        split: the split of all images, or of those of the list, whatever the file says.
         listed: images of ``split``, in order: an id or a file a line, or VSE∞'s numbers beside ``id_mapping.json``.
         per_image: the first so many captions of each; None takes all.
 

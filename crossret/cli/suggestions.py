@@ -60,7 +60,7 @@ def suggestion(error: Any) -> str | None:
     """Suggestion for an option that its command has not, where it is known by another name.
 
     Args:
-        error: what the parser of a command line raised.
+        error: raised by the parser of a command line.
 
     Returns:
         One line that names the options, settings or arguments of the command that are meant; None where there are none,

@@ -57,12 +57,12 @@ def run_comparison(
     """Train and evaluate what is not finished yet, and write it all down after every variant.
 
     Args:
-        variants: what to compare, by name.
-        conditions: what they share.
+        variants: settings to compare, by name.
+        conditions: shared by all variants.
         output: made if absent. Gets compare.json, compare.md, compare.png, and of each variant a directory: the
             training's files, training.json (its seconds and memory, over interruptions) and evaluation.json, with which
             a variant is finished: it is not run again, and an unfinished one goes on from its checkpoint.
-        command: what was typed, for the record.
+        command: the command as typed, for the record.
         console: where progress is told; that of the commands goes to standard error.
 
     Returns:

@@ -20,10 +20,10 @@ class Patch:
     def __init__(self, package: str, requirement: str, advice: str, replacements: Mapping[str, Any]) -> None:
         """
         Args:
-            package: as it is imported.
-            requirement: as pip takes it, with the versions whose functions these are.
+            package: its name as it is imported.
+            requirement: its name for pip, with the versions whose functions these are.
             advice: for errors, what to type where it, or this version of it, is not there.
-            replacements: by where the package's own are.
+            replacements: functions by the places of the package's own.
         """
         self._package = package
         self._requirement = requirement

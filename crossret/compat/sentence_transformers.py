@@ -74,7 +74,7 @@ def maxsim(
         b: documents, the same: (n_documents, L, D) and so on.
         a_mask: (n_queries, Q) or, of a list, as wide as its longest; (Q,) of one query; or a list of masks (Q_i,).
             bool or 0 and 1. None: rows of zeros are padding, of lists all rows are tokens.
-        b_mask: the same of documents.
+        b_mask: likewise for documents.
         chunk_elements: numbers of documents that are moved to `device` at once, where they lie elsewhere; at least one
             document is. None: 100 million.
         length_normalize: whether to divide scores by the queries' numbers of tokens.

@@ -50,7 +50,7 @@ class Corpus(Protocol):
     """Images with captions, read in batches.
 
     Attributes:
-        name: what errors call it.
+        name: its name in errors.
         vocabulary: the numbering of its words; None where captions are tokens of an encoder of texts.
         n_regions: regions of an image, the most where numbers differ.
         image_dim: length of a region's feature.
@@ -153,7 +153,7 @@ class PrecomputedCorpus:
     encoder.
 
     Attributes:
-        data, vocabulary: what it is made of.
+        data, vocabulary: its sources.
         reader: of texts, where it reads these.
         text_dim: numbers of a token of a caption; None where they are words.
         clusters: the clusters of the images' regions that go with them, if any; see ``read_by``.

@@ -32,7 +32,7 @@ def from_datasets(
         captions: that of a caption, or a list of some, of the image.
         boxes: that of boxes (k, 4), x0, y0, x1, y1; None where there are none.
         ids: that of the images' names, texts or integers; None where they have none.
-        name: what errors call the data set.
+        name: the data set's name in errors.
 
     Raises:
         ImportError: the extra ``datasets`` is missing.

@@ -32,11 +32,11 @@ class InMemoryCorpus(PrecomputedCorpus):
             follow each other, as many for each.
         vocabulary: the numbering of the words, for instance the training corpus'; None is ``Vocabulary.build`` of
             these captions, but where ``tokens`` or ``reader`` are given.
-        tokens: of each caption (W_i, text_dim) floating point, what an encoder of texts made, in the place of words.
+        tokens: (W_i, text_dim) floating point of each caption, from an encoder of texts, in the place of words.
         reader: the encoder of texts of a model that reads captions themselves.
         boxes: (n_images, k, 4) x0, y0, x1, y1 of the regions, for models that read them.
         lengths: (n_images,) integers in 1..k, the regions of each image, behind which anything may be. None: all k.
-        name: what errors call the corpus.
+        name: the corpus' name in errors.
 
     Raises:
         TypeError: features or tokens are no floating-point numbers. ValueError: shapes do not agree, or a caption is

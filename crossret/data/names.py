@@ -9,8 +9,8 @@ def check_name(kind: str, name: str) -> None:
     """Refuse what is no name of a split or a data set, before it becomes a part of a path.
 
     Args:
-        kind: what it names, by which the error begins: "split".
-        name: what the user typed.
+        kind: the kind of thing it names, by which the error begins: "split".
+        name: the name as the user typed it.
 
     Raises:
         TypeError: it is no text.

@@ -75,8 +75,8 @@ def find_by_ids(found: str, files: Iterable[tuple[str, T]], ids: Sequence[str]) 
     folders before it that are around the directory.
 
     Args:
-        found: what an error says of how many there are, "no" or a number: "photos: {} pictures".
-        files: of each its place and what is returned of it.
+        found: beginning of an error, with a place for how many there are, "no" or a number: "photos: {} pictures".
+        files: the place of each, and what is returned of it.
         ids: of the images, perhaps repeatedly.
 
     Raises:

@@ -78,7 +78,7 @@ def check_finite(scores: NDArray[np.floating], corpus: Corpus, *, first_caption:
 
     Args:
         scores: (n_images, n) a model's scores of all images with some captions.
-        corpus: what was scored.
+        corpus: the corpus that was scored.
         first_caption: the caption of the first column; the others follow it.
 
     Raises:

@@ -36,7 +36,7 @@ class EccvCaption:
 
     Args:
         image_ids: MS-COCO's id of every image.
-        caption_ids: of every caption the id of its annotation, Karpathy's ``sentid``.
+        caption_ids: the id of every caption's annotation, Karpathy's ``sentid``.
         plausible: a directory of ``PLAUSIBLE``; None leaves PMRP out.
 
     Raises:

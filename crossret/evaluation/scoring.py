@@ -99,9 +99,9 @@ def score_matrix(
     """Score every image with every caption.
 
     Args:
-        images, captions: what ``encode_dataset`` returned.
+        images, captions: as ``encode_dataset`` returned them.
         block: captions scored at a time, with all images.
-        corpus: what they are encodings of, where every score has to be a finite number; None lets any pass.
+        corpus: source of these encodings, where every score has to be a finite number; None lets any pass.
         progress: called with (captions done, all of them).
 
     Returns:

@@ -29,11 +29,11 @@ class Explanation:
 
     Attributes:
         caption: the caption.
-        rows: what the rows of maps and shares are that are of the caption: <start>, its words and <end>, or, of a model
+        rows: names of the caption's rows in maps and shares: <start>, its words and <end>, or, of a model
             that reads tokens, the words that these are of.
         maps: the model's attention, one entry a way of looking, each of one pair.
         score: the pair's.
-        contributions: what the score is the sum of, of one pair as the maps are. None where the model's score is no sum
+        contributions: terms that add up to the score, of one pair as the maps are. None where the score is no sum
             (VSE++, MHSAN, HAN's global matching).
         boxes: (R, 4) float32 x0, y0, x1, y1 of the regions in pixels; None where they are a grid.
         picture: the image's file, where it was one.
@@ -65,7 +65,7 @@ class Explanation:
         """Explain one encoded image beside one encoded caption of this text.
 
         Args:
-            model: what encoded both; in evaluation mode meanwhile.
+            model: the model that encoded both; in evaluation mode meanwhile.
             spans: (W, 2), of each token of the caption the characters of its word, where the model reads such.
             boxes, picture, boxes_in: as the attributes.
 

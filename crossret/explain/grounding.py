@@ -39,8 +39,8 @@ class GroundedSplit:
         image_of_caption: (n_captions,) int64.
         pictures: the image files, in order.
         boxes: (n_images, R, 4) float32 x0, y0, x1, y1 of the regions in pixels.
-        rows: what the rows of each caption are.
-        objects: of each the boxes of what its words name, by row.
+        rows: the rows of each caption.
+        objects: the boxes that each caption's words name, by row.
     """
 
     images: Encoded

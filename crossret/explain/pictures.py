@@ -101,7 +101,7 @@ def attention_sheet(
         title: the caption.
         panels: at least one, in order, all with words or none.
         objects: boxes (4,) outlined in green in the image itself.
-        relevance: what the relevances of the panels are, in words; None where they have none.
+        relevance: meaning of the panels' relevances, in words; None where they have none.
     """
     count = len(panels) + 1
     # Columns with the fewest empty places; few panels are larger.

@@ -24,7 +24,7 @@ class Rows:
 
     Attributes:
         caption: the caption.
-        labels: what the rows are called.
+        labels: names of the rows.
         begin, end: from which to behind which row they are words of the caption, not <start> or <end>.
         spans: (rows, 2) the characters of each row's word; None where the caption is read as words, or where it is not
             told which words its tokens are of.

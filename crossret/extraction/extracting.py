@@ -132,7 +132,7 @@ def extract_pictures(
         encoder: of pictures.
         directory: the data directory, made if needed.
         split: the split's name.
-        captions: by names of pictures' files, as ``read_captions_of_pictures`` has them.
+        captions: images by the names of pictures' files, as ``read_captions_of_pictures`` has them.
         texts: encodes the captions, too: without ``captions`` those of ``{split}_caps.txt``.
         options: how.
         progress: called with "pictures" and "captions": a context whose value is called with (done, all), first with

@@ -90,7 +90,7 @@ class GridEncoder(PictureEncoder[Pixels]):
 
     Args:
         name: a folder, or a model of the Hub.
-        family: what its hidden state is made of.
+        family: form of its hidden state.
         weights: whether to load them, not to have random ones.
 
     Attributes:

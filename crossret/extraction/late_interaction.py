@@ -52,7 +52,7 @@ class LateInteractionTexts(TextEncoder):
 
     Args:
         name: a folder, or a model of the Hub.
-        task: what the texts are.
+        task: role of the texts.
         module: the model, where it is loaded already.
 
     Attributes:

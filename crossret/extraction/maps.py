@@ -20,7 +20,7 @@ class MapEncoder(PictureEncoder[Pixels]):
     """The cells of a feature map, from the top down, spread evenly over the picture, which is resized to one size.
 
     Args:
-        name: what errors call it.
+        name: its name in errors.
         module: the network, in evaluation mode.
         features: its map (n, D, rows, columns) of pixels (n, 3, height, width).
         size: height and width of the pixels.

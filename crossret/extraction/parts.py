@@ -51,7 +51,7 @@ class Part:
 
     Args:
         directory: holds the part alone; made if it is absent.
-        columns: by name; ``NAME.npy`` holds the rows of all items, one after another, until they are taken.
+        columns: columns by name; ``NAME.npy`` holds the rows of all items, one after another, until they are taken.
 
     Attributes:
         done: how many items of those that there are to do were looked at.

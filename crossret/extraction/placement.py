@@ -17,7 +17,7 @@ class Placement:
 
     Attributes:
         width, height: of the picture, in its own pixels.
-        resized_width, resized_height: what it was resized to.
+        resized_width, resized_height: its size after resizing.
         left, top: the window's corner in the resized picture; negative where there is padding before it.
     """
 

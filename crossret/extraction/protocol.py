@@ -41,7 +41,7 @@ class Encoder(ABC):
     """Makes tokens of pictures, or of texts.
 
     Attributes:
-        name: what the user called it, by which errors begin.
+        name: the name that the user typed, by which errors begin.
         dim: D, numbers of a token.
         module: its weights.
     """

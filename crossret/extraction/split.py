@@ -38,7 +38,7 @@ class PictureSplit(PrecomputedDataset):
     Args:
         directory: where these are.
         split: the split's name.
-        encoder: what will read the pictures.
+        encoder: the encoder that will read the pictures.
 
     Raises:
         FileNotFoundError: there is no such directory, or none of these files; says what is needed.

@@ -28,7 +28,7 @@ class HuggingFaceTexts(TextEncoder):
 
     Args:
         name: a folder, or a model of the Hub.
-        config: what config.json says.
+        config: contents of config.json.
         weights: whether to load them, not to have random ones.
 
     Attributes:

@@ -26,8 +26,8 @@ class TimmEncoder(PictureEncoder[Pixels]):
     Pictures are prepared as timm evaluates the model. Tokens of cells in the borders that it adds are left out.
 
     Args:
-        name: what the user called it.
-        source: what ``timm.create_model`` calls it.
+        name: the name that the user typed.
+        source: its name for ``timm.create_model``.
         arguments: with which its folder says that timm is to make it.
         weights: whether to load them, not to have random ones.
 

@@ -64,7 +64,7 @@ def new_directory(output: str | os.PathLike[str], *sources: str | os.PathLike[st
 
     Args:
         output: the directory to make.
-        sources: what it is made of, to which nothing may be added.
+        sources: files and directories that it is made of, to which nothing may be added.
 
     Raises:
         FileExistsError: ``output`` is a file or not empty.

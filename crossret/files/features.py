@@ -150,7 +150,7 @@ def why_not_finite(*scored: tuple[StoredItems, int]) -> str:
     """Reason for a score that is no finite number: names the file and the item of the features that made it so.
 
     Args:
-        scored: what was scored, as items and the index of one of them.
+        scored: each side of the score, as items and the index of one of them.
     """
     for items, index in scored:
         if not items.is_finite(index):

@@ -15,7 +15,7 @@ def parse_json(text: str | bytes, place: str | os.PathLike[str]) -> Any:
     """The value of a JSON text; bytes are UTF-8.
 
     Args:
-        text: what to parse.
+        text: the JSON.
         place: the file, or the part of one, that errors begin with.
 
     Raises:

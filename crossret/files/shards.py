@@ -38,7 +38,7 @@ class StoredShards:
     """A corpus on the disk, in one or more shards.
 
     Attributes:
-        path: what errors name: the list of its shards, or the file of features of a corpus that is not in shards.
+        path: file that errors name: the list of its shards, or the features of a corpus that is not in shards.
         shards: in the order of their items.
         dim: D, of all features.
     """

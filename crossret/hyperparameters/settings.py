@@ -26,8 +26,8 @@ class Settings:
     Attributes:
         model: the model's name in ``MODEL_CONFIGS``.
         preset: the setting that the rest is taken from.
-        fields, schedule: what is replaced, of the model's config and of its ``TrainingConfig``.
-        typed: the same as "field=value", those of the model first, in the order of the configs.
+        fields, schedule: replaced values of the model's config and of its ``TrainingConfig``.
+        typed: these values as "field=value", the model's first, in the order of the configs.
     """
 
     model: str

@@ -24,7 +24,7 @@ class AttentionMap:
         relevances: (P, Q) float: of each word the cosine with what it looks at, the sum of regions by their weights;
             where regions attend to words, the cosine of the word's strongest region with what that one attends to; of
             Sum-Max the similarity. None where, and only where, the queries are no words.
-        queries: what the Q queries are called; None where they are the caption's words.
+        queries: names of the Q queries; None where they are the caption's words.
         word_weights: (P, Q, W) float, how the queries that are no words weigh the caption's words; None where they
             are words.
     """

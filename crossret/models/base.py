@@ -37,7 +37,7 @@ class Model(nn.Module):
     Attributes:
         encoder: of pictures, which the model then takes for features; there is none before ``read_pictures_by``.
         text_encoder: of texts, which it then takes for tokens; there is none before ``read_texts_by``.
-        captions_by: what made the stored tokens of captions that it was trained on, where that is known.
+        captions_by: encoder of the stored tokens of captions that it was trained on, where that is known.
     """
 
     kind: ClassVar[str]

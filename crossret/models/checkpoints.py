@@ -87,10 +87,10 @@ def load_model(
 
     Args:
         directory: where the model is.
-        backbone: of a model that was saved with one, a module like it. It becomes a part of the model, with the saved
+        backbone: a module like that of a model that was saved with one. It becomes a part of the model, with the saved
             weights and buffers in the place of its own; which of its weights require a gradient stays as it is.
-        text_encoder: of a model that was trained on stored tokens of captions, where the encoder is that made them; by
-            default where it was. It is loaded when a new caption is read.
+        text_encoder: place of the encoder that made the stored tokens that the model was trained on; by default
+            where it was. It is loaded when a new caption is read.
 
     Raises:
         FileNotFoundError: a file is missing.

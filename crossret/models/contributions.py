@@ -20,11 +20,11 @@ class SharePart:
 
     Attributes:
         name: which of the model's ways, as the ``AttentionMap`` of this name looks: "t2i", "i2t", "heads", "steps".
-        items: what brings it: "words" (n = W, word 0 is <start>), "regions" (n = R), "heads" or "steps".
+        items: kind of items: "words" (n = W, word 0 is <start>), "regions" (n = R), "heads" or "steps".
         values: (P, n) float64, each one's share of the score.
         relevances: (P, n) float, what was pooled to this part: of words, regions, heads and steps the cosine with
             what they are compared with, of Sum-Max the largest similarity.
-        names: what heads and steps are called, as in the map; None of words and regions.
+        names: names of heads and steps, as in the map; None of words and regions.
     """
 
     name: str

@@ -29,7 +29,7 @@ class PictureIndex:
         directory: where it is.
         retriever: its model, with its words; None where an encoder of late interaction does without.
         pictures: the files, in the order of ``Found.indices``.
-        images: what was encoded.
+        images: their encodings.
     """
 
     def __init__(

@@ -26,9 +26,9 @@ def index_page(
     """Explain the pictures that were found for captions. They are encoded again: the index knows no boxes.
 
     Args:
-        index: what was searched.
-        captions: what was looked for.
-        indices: by caption the pictures found, best first, as ``Found.indices``; -1 is none.
+        index: the index that was searched.
+        captions: the queries.
+        indices: pictures found, by caption, best first, as ``Found.indices``; -1 is none.
         progress: called with (captions explained, all of them).
 
     Raises:

@@ -29,7 +29,7 @@ class Manifest:
         side: "images" or "captions".
         config: the model's kind and hyper-parameters.
         weights: a fingerprint of its parameters and buffers.
-        vectors: by name, the shape of what it keeps of an item beside its rows.
+        vectors: shapes of what it keeps of an item beside its rows, by name.
     """
 
     side: str

@@ -50,7 +50,7 @@ def matched(
             it encoded: in evaluation mode meanwhile.
         queries, corpus: of a scorer, features on the disk or in memory, scored in float32; of a model, what it encoded,
             on the disk or in memory, or images and captions that are encoded as they are scored.
-        query: what the queries are, "caption" or "image"; the corpus is the other.
+        query: kind of the queries, "caption" or "image"; the corpus is the other.
 
     Raises:
         OSError: a file is missing or cannot be read.

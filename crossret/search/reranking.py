@@ -38,9 +38,9 @@ def rerank(
         candidates: (n_queries, K) integers, an array, which may be memory-mapped, or a tensor: items of the corpus, and
             -1 for none. One that a row has twice counts once.
         k: how many, at least 1; all candidates where there are fewer.
-        query: what queries are, "caption" or "image"; the corpus is the other.
+        query: kind of the queries, "caption" or "image"; the corpus is the other.
         progress: called with (queries done, all of them) now and then.
-        name: what errors call the candidates.
+        name: the candidates' name in errors.
 
     Returns:
         (values, indices), both (n_queries, min(k, K)), on the CPU, best first, as ``retrieve`` has them: of equal

@@ -53,9 +53,9 @@ def ranked(
 
     Args:
         values, indices: (queries, k) as retrieved or reranked; -1 is no item, and no result.
-        queries: what else is known of each query.
-        describe: what else is known of the item of an index.
-        why_not_finite: what made the score of a query with an item no finite number.
+        queries: further facts on each query.
+        describe: further facts on the item of an index.
+        why_not_finite: reason why the score of a query with an item is no finite number.
 
     Raises:
         ValueError: a score is no finite number, which JSON cannot hold; names the query and the item, and says why.

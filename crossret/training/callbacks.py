@@ -40,7 +40,7 @@ class Start:
 
     Attributes:
         directory: where its files are.
-        model: what is trained, with the weights that it starts from.
+        model: the model in training, with the weights that it starts from.
         config: how.
         resumed: whether it goes on from a checkpoint.
         epoch, step: epochs finished and steps taken before.
@@ -158,7 +158,7 @@ class JsonLines(Callback):
         length: bytes to keep; 0 begins a new log.
 
     Attributes:
-        lines: those kept.
+        lines: kept lines.
 
     Raises:
         ValueError: the log is shorter than ``length``: it is not the one that the checkpoint knows; or a kept line is

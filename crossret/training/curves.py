@@ -21,7 +21,7 @@ def draw_training(path: str | os.PathLike[str], log: Sequence[Mapping[str, Any]]
 
     Args:
         path: the file to write, atomically.
-        log: as there.
+        log: lines, as there.
 
     Raises:
         OSError: the file cannot be written.

@@ -27,7 +27,7 @@ def check_all_features(corpora: Sequence[Corpus], group: Group, *, progress: boo
     """Check as ``check_features``, each rank its share of the images, and as ``check_tokens``.
 
     Args:
-        corpora: the same on every rank.
+        corpora: all data, the same on every rank.
         group: the ranks.
         progress: whether to show it on the terminal (standard error).
 

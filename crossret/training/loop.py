@@ -86,7 +86,7 @@ def train(
             from before, but for the epochs of a cosine.
         resume: go on from the checkpoint in ``out_dir``; a finished training returns at once.
         progress: show progress on the terminal (standard error).
-        callbacks: what hears of it in the first rank's process: other logs, ``crossret.training.callbacks`` has some,
+        callbacks: hear of it in the first rank's process: other logs, ``crossret.training.callbacks`` has some,
             or whatever is yours.
         group: the processes that train together; by default those of ``torch.distributed``'s default process group,
             else this one alone.

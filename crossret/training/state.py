@@ -102,7 +102,7 @@ def save_state(
     """Write the whole state as one file, which is there as a whole or not at all.
 
     Args:
-        run: what identifies the training (hyper-parameters, data): JSON values, compared on resuming.
+        run: identity of the training (hyper-parameters, data): JSON values, compared on resuming.
     """
     tensors = {f"model.{name}": tensor for name, tensor in tensors_of(model).items()}
     for name, parameter in model.named_parameters():

@@ -182,7 +182,7 @@ class _Model:
     """A member that is a model, which is loaded now so that a wrong one is told now.
 
     Attributes:
-        figures: what it is, once it has scored its times, and of the pointing game what ``explain`` tells.
+        figures: facts on it, once it has scored its times, and those of ``explain`` on the pointing game.
         games: of the pointing game, if that is to be played.
     """
 

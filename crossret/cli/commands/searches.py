@@ -49,7 +49,7 @@ class Asked:
     Attributes:
         typed: texts, a file of them, and images by their numbers.
         stored: files of features.
-        lengths: those of their lengths, in the order of ``stored``.
+        lengths: files of their lengths, in the order of ``stored``.
     """
 
     typed: dict[str, Any]
@@ -76,11 +76,11 @@ class Search:
 
     Attributes:
         scorer, queries, corpus, query: as ``crossret.search.matching.matched`` takes them.
-        labels: what is known of each query; None is nothing.
-        describe: what is known of an item that was found.
+        labels: facts on each query; None is nothing.
+        describe: facts on an item that was found.
         why_not_finite: why a query has a score with an item that is no finite number.
         name: of the corpus.
-        item: what one of its items is called.
+        item: name of one of its items.
         normalize: whether scores are of cosines.
         index: the corpus where it is an index of pictures.
     """

@@ -30,7 +30,7 @@ class Contents:
 
     Attributes:
         path: the file.
-        values: what it holds, by strings.
+        values: its items by strings.
         within: where in the file that is, with a dot at the end; empty for all of it.
     """
 
@@ -147,7 +147,7 @@ def assembled(
         kind: its class.
         fields: its hyper-parameters.
         tensors: its weights by name.
-        sources: by the same names, where each is from, for errors.
+        sources: places of the weights by their names, for errors.
         place, options: the file, and where in it hyper-parameters are, likewise.
 
     Raises:

@@ -49,8 +49,8 @@ class Image:
     tell. An array of how many boxes there are, where there is one, tells how many of the regions are real.
 
     Args:
-        image: what errors call it, and its arrays.
-        boxes: the same of its boxes, where they are elsewhere.
+        image: its name in errors, and its arrays.
+        boxes: name and arrays of its boxes, where they are elsewhere.
         names: of the arrays of features and boxes; None stands for a known one.
 
     Raises:

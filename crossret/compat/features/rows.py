@@ -25,7 +25,7 @@ class Row:
         features: (k, d) floating point.
         boxes: (k, 4) floating point, x0, y0, x1, y1 in pixels; None where the source has none.
         boxes_place: the file and the line or row of the boxes.
-        image_id: what the source calls the image; None where it has no names.
+        image_id: the image's name in the source; None where it has no names.
     """
 
     place: str
@@ -39,7 +39,7 @@ class Source(Protocol):
     """Images with their regions, in order.
 
     Attributes:
-        name: what errors call it.
+        name: its name in errors.
     """
 
     name: str

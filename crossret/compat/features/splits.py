@@ -57,7 +57,7 @@ def import_features(
         source: the images.
         directory: the data directory, made if needed, and removed again if nothing comes to be in it.
         split: the split's name.
-        regions: of each image no more than its first ones, at least 1; None takes all.
+        regions: number of each image's first regions that are taken, at least 1; None takes all.
         progress: called with how much is done, and how much there is to do, after every image; those that have to be
             looked at before are counted, too.
 

@@ -49,7 +49,7 @@ class Caption:
         text: as it is written.
         pos: the Universal POS tag of each word of the tokenized caption, in its use there. "is" is an AUX, as every
             copula.
-        named: of each noun that names an object, the place in the tokenized caption and the number of the object.
+        named: places in the tokenized caption of nouns that name objects, with the numbers of the objects.
     """
 
     text: str

@@ -18,13 +18,13 @@ class Way:
 
     Attributes:
         name: short, the same on all pairs: those of one name have one scale.
-        title: as it is chosen from.
+        title: its name in the list to choose from.
         weights: (Q, R) float.
-        queries: what the queries are called, heads or steps; None where they are the caption's words.
+        queries: names of the queries, heads or steps; None where they are the caption's words.
         cosines: (Q,) float, of each query with what it looks at; None where that is not known.
         word_weights: (Q, W) float, how queries that are no words weigh the caption's words.
-        unit: what weights are. Of similarities nothing is bright that is not above the page's mean.
-        over: what one's weights are spread over: "regions" that a query looks at, or "words" that a region looks at.
+        unit: kind of the weights. Of similarities nothing is bright that is not above the page's mean.
+        over: items that weights are spread over: "regions" that a query looks at, or "words" that a region looks at.
     """
 
     name: str
@@ -42,10 +42,10 @@ class Part:
     """A part of a score that is the sum of what some items bring.
 
     Attributes:
-        title: what they are.
+        title: kind of the items.
         over: whether they are the pair's words or regions, so that both light up together.
         values: (n,) float64, each one's share.
-        labels: what they are called; None where they are words or regions.
+        labels: names of the items; None where they are words or regions.
     """
 
     title: str
@@ -99,17 +99,17 @@ class Pair:
     """A caption beside an image, or a query beside a document.
 
     Attributes:
-        caption: as it was written.
-        words: as the model reads it.
+        caption: the caption as it was written.
+        words: its words as the model reads them.
         document: where its regions lie; or its tokens, of a text.
         score: the pair's.
         ways: how it is looked at; none of a model that does not attend.
-        parts: what the score is the sum of; None where it is no sum.
-        about: what is said above the caption.
+        parts: parts that add up to the score; None where it is no sum.
+        about: line above the caption.
         mark: of the pair's place in the ranking, with ``right``, whether it is the right one; None where nobody knows.
         found: panels of what was found, by title.
         objects: boxes (4,) of what some words name, by their place in ``words``; of rendered scenes.
-        key: what links results with their pairs: an image, or one search, and a number in it.
+        key: link of results with their pairs: an image, or one search, and a number in it.
         is_other: whether it is of the same caption as the pair before it, with another image.
     """
 
@@ -133,9 +133,9 @@ class Curve:
     """Recall of one direction.
 
     Attributes:
-        name: of what the queries are.
+        name: the kind of its queries.
         ranks: (n,) of the right answers, 0 being the best.
-        n_items: what was searched.
+        n_items: how many items were searched.
     """
 
     name: str
@@ -181,10 +181,10 @@ class Page:
     Attributes:
         title: its heading.
         pairs: at least one.
-        facts: what is said beneath the heading, by name.
+        facts: lines beneath the heading, by name.
         recall: curves of both directions with the same last place, or none.
-        unseen: what is said of pairs without ways.
-        unshared: what is said of scores that are no sums.
+        unseen: note on pairs without ways.
+        unshared: note on scores that are no sums.
         notes: how to read what is shown.
 
     Raises:

@@ -73,7 +73,7 @@ def pair_of(
     """A pair over its image's picture, or over nothing, with more of ``Pair``'s fields.
 
     Args:
-        caption, words: as it was written, and what the rows of maps and shares are called that are of it.
+        caption, words: the caption as it was written, and the names of its rows in maps and shares.
         maps, shares: of one pair; no shares without maps.
         boxes: (R, 4) of the regions in pixels, or of more; None where they are not known.
         picture: the image's file.

@@ -23,7 +23,7 @@ class Document:
 
     Attributes:
         vectors: (L, D) floating point.
-        name: what it is called.
+        name: its name.
         tokens: L texts, what the vectors are of; None of a picture.
         picture: the file, of a picture.
         boxes: (L, 4) x0, y0, x1, y1 in its pixels; None where patches are a square grid, row by row.

@@ -33,7 +33,7 @@ def write_page(page: Page, path: str | os.PathLike[str], *, progress: Progress |
     """Write a page as one file, atomically.
 
     Args:
-        page: what it shows.
+        page: its contents.
         path: the file.
         progress: called with (pictures read, all of them).
 

@@ -24,7 +24,7 @@ class Search:
     Attributes:
         corpus: which shards there are.
         scorer: scores images with captions.
-        backend: what CROSSRET_BACKEND is where they are asked, if it is set there.
+        backend: value of CROSSRET_BACKEND where they are asked, if it is set there.
         threads: of each task.
         query: "caption" or "image".
         features, lengths: the queries.
