@@ -223,7 +223,7 @@ def train(
     options = {"settings": settings, "loss": loss, **vars(schedule)}
     texts = settings_of_options(**typed(context, options))
     if not (overrules(context, "model") or overrules(context, "preset")):
-        # A file's settings that hang on its model or preset are not taken where another of these was typed.
+        # A file's settings hang on its model and preset: they do not count where another of these was typed.
         texts = overlaid(settings_of_options(**of_file(context, options)), texts)
     if overrules(context, "model"):
         preset = typed(context, {"preset": preset})["preset"]

@@ -45,7 +45,7 @@ function chart(pair, share, total, low, range) {
   return [make("h3", { textContent: `${share.title}: ${signed(total, 4)}` }), list];
 }
 
-// The query that a share's item is in the way of looking: a word asks there, or a head of this name, or none does.
+// Region or query that a share's item is in the chosen way of looking: a word asks there, or a head of this name; or null.
 function chosenBy(kind, place, name) {
   const way = shown.ways[state.way];
   if (way === undefined) return null;
