@@ -153,7 +153,7 @@ class PrecomputedCorpus:
     encoder.
 
     Attributes:
-        data, vocabulary: its sources.
+        data, vocabulary: the split, and the numbering of its words.
         reader: of texts, where it reads these.
         text_dim: numbers of a token of a caption; None where they are words.
         clusters: the clusters of the images' regions that go with them, if any; see ``read_by``.
