@@ -61,7 +61,7 @@ FIGURES: list[GpuCase] = [  # our own kernels' figures: the dearest first
     *(ListCase(way, WHOLE_TEST_SET, "bfloat16", per_image, FUSED) for per_image in (8, 64, 512) for way in BOTH_WAYS),
     *(LossCase(negatives, 128, TRITON) for negatives in ("hardest", "sum", "softmax")),
 ]
-RIVALS: list[GpuCase] = [  # what others print beside it
+RIVALS: list[GpuCase] = [  # baselines: other packages, loops and compiled code
     *(ScoreCase(None, case, "bfloat16", tuple(PEERS), training) for case, training in TOKENS),
     *(ScoreCase(None, case, "bfloat16", tuple(PEERS), read=True) for case in (ONE_QUERY, *LATE_INTERACTION)),
     *(ScoreCase(way, WHOLE_TEST_SET, "bfloat16", (LOOP,)) for way in BOTH_WAYS),

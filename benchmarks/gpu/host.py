@@ -108,7 +108,7 @@ def counted(step: Step) -> Counter[str]:
         patch.object(chunks, "multiply", counting("products", multiply)),
         patch.object(feature_gradients, "multiply", counting("products", multiply)),
         patch.object(sides, "beside", lengths_beside),
-        patch.object(operations, "nothing_dispatches", lambda _: True),  # as if no mode looked on
+        patch.object(operations, "nothing_dispatches", lambda _: True),  # behaves so where no mode looks on
     ):
         step()
         counts.clear()

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from crossret.data.batches import check_lengths
 
-_BLOCK_BYTES = 16 * 2**20  # of images clustered together: more would leave the caches
+_BLOCK_BYTES = 16 * 2**20  # bytes of images clustered together: more would leave the caches
 _ROUNDING = 1e-12  # squared distances up to this part of both squared norms are none, but float64's rounding
 
 

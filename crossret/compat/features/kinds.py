@@ -23,7 +23,7 @@ def kind_of(path: Path) -> str:
     with open_regular(path) as file:
         begin = file.read(9)
     named = ENDINGS.get(path.suffix.lower(), ".tsv" if ".tsv" in path.suffixes[-2:] else None)  # x.tsv.0
-    if begin.startswith(b"PK\x03\x04"):  # by NumPy or torch.save
+    if begin.startswith(b"PK\x03\x04"):  # a zip file, by NumPy or torch.save
         return ".npz" if named == ".npz" else ".pt"
     if begin[4:] == b"\0\0\0\0{":  # a header in JSON after its length, which is less than 4 GiB
         return ".safetensors"
