@@ -319,29 +319,42 @@ def well_posed(batch: Features, options: dict[str, Any]) -> bool:
     return least_attended(batch, options) > 1e-4 and all(_chosen(batch, way) for way in ways)
 
 
-class RoundedProducts(TorchDispatchMode):
-    """Products of matrices off by what sums of as many terms, one after the other, are rounded by: a walk of steps."""
+class Rounded(TorchDispatchMode):
+    """Results off by what is rounded on the way to them.
+
+    Products of matrices: by a walk of as many steps as a sum has terms, one after the other. Quotients: by two units,
+    as those of an approximate reciprocal and root are. Gradients of a softmax: by a unit of the mean that it takes out.
+    """
 
     def __init__(self, unit: float, seed: int) -> None:
         super().__init__()
         self.unit, self.generator = unit, torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(self, function: Any, _types: Any, arguments: Any = (), keywords: Any = None) -> Any:
-        made = function(*arguments, **(keywords or {}))
-        if function not in (torch.ops.aten.mm.default, torch.ops.aten.bmm.default):
-            return made
-        left, right = arguments
-        walk = 2 * torch.rand(made.shape, generator=self.generator, dtype=made.dtype) - 1
-        return made + self.unit * left.size(-1) ** 0.5 / 2 * (left.abs() @ right.abs()) * walk
+        result = function(*arguments, **(keywords or {}))
+        aten = torch.ops.aten
+        if function in (aten.mm.default, aten.bmm.default):
+            left, right = arguments
+            return result + left.size(-1) ** 0.5 / 2 * (left.abs() @ right.abs()) * self._walk(result)
+        if function == aten.div.Tensor:
+            return result + 2 * result * self._walk(result)
+        if function == aten._softmax_backward_data.default:
+            gradient, weights, dim, _ = arguments
+            means = (gradient.abs() * weights).sum(dim, keepdim=True)
+            return result + weights * means * self._walk(means)
+        return result
+
+    def _walk(self, like: Tensor) -> Tensor:
+        return self.unit * (2 * torch.rand(like.shape, generator=self.generator, dtype=like.dtype) - 1)
 
 
 def _moved_by_rounding(
     function: Callable[..., Tensor], batch: Features, truth: Result, unit: float, options: dict[str, Any]
 ) -> list[float]:
-    """Twice as far as results move with such products: a softmax of similarities, which λ multiplies, takes many."""
+    """Twice as far as results move with such roundings, many of which a softmax takes that λ multiplies."""
     most = [0.0, 0.0, 0.0]
     for seed in range(2):
-        with RoundedProducts(unit / 16, seed):
+        with Rounded(unit / 16, seed):
             moved = evaluate(function, batch, torch.float64, backend="reference", **options)
         for place, (own, true) in enumerate(zip(moved, truth, strict=True)):
             most[place] = max(most[place], 2 * float((own - true).abs().max()) if true.numel() else 0.0)

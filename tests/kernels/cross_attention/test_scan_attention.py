@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -22,7 +22,7 @@ from tests.kernels.strategies import (
     features,
     scan_options,
 )
-from tests.kernels.tolerance import ISAS, Expectation, least_attended, well_posed
+from tests.kernels.tolerance import DEFAULTS, ISAS, Expectation, least_attended, well_posed
 
 IN_TORCH = ("torch", "reference")
 BACKENDS = ("cpu", *IN_TORCH)
@@ -97,7 +97,18 @@ def result_of(name: str, whole: bool) -> Any:
     return function
 
 
+def alike() -> Features:
+    """Nine regions that are one: rounding alone moves its weights."""
+    generator = torch.Generator().manual_seed(29)
+    region, words = (torch.randn(n, 1, 100, generator=generator).double() for n in (1, 3))
+    return Features(region.repeat(1, 9, 1), words, torch.tensor([9]), torch.tensor([1, 1, 1]), torch.tensor([[0, 1]]))
+
+
+ALIKE = {"raw_feature_norm": "clipped", "lambda_softmax": 0.9, "clip_slope": 0.0}
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@example(batch=alike(), options={**DEFAULTS, **ALIKE}, result="attended", whole=True)
 @examples(60)
 @given(
     batch=features(IN_HALF_RANGE),
