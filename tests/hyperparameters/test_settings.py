@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from crossret.hyperparameters import MODEL_CONFIGS
-from crossret.hyperparameters.settings import overlaid, parse_settings, parse_variant, spelt, texts_of
+from crossret.hyperparameters import MODEL_CONFIGS, TrainingConfig
+from crossret.hyperparameters.settings import overlaid, parse_settings, parse_variant, settable, spelt, texts_of
+from tests.hyperparameters.others import with_another, without_defaults
 
 SIZES = {"image_dim": 6, "vocabulary_size": 9}
 
@@ -31,10 +32,12 @@ def test_a_variant_starts_from_its_preset() -> None:
 
 @pytest.mark.parametrize("model", MODEL_CONFIGS)
 def test_what_is_written_of_a_config_is_read_as_the_same(model: str) -> None:
-    config, how = MODEL_CONFIGS[model].preset("scenes", **SIZES, margin=1 / 3), MODEL_CONFIGS[model].schedule("scenes")
-    settings = parse_settings(model, None, [*texts_of(config), *texts_of(how)])
-    assert settings.training() == how
-    assert texts_of(settings.config(**SIZES)) == texts_of(config)
+    defaults, how = MODEL_CONFIGS[model](**SIZES), without_defaults(TrainingConfig(seed=3))
+    for name in settable(type(defaults)):
+        config = with_another(defaults, name)
+        settings = parse_settings(model, None, [*texts_of(config), *texts_of(how)])
+        assert settings.training(seed=3) == how
+        assert name in config.unused() or getattr(settings.config(**SIZES), name) == getattr(config, name)
 
 
 def test_later_settings_stand_in_the_place_of_earlier_ones() -> None:

@@ -11,8 +11,10 @@ import torch
 
 from crossret.data.vocabulary import Vocabulary
 from crossret.files.tensors import read_header, read_tensors, write_tensors
-from crossret.models import Scan, ScanConfig
+from crossret.models import MODELS, Scan, ScanConfig
 from crossret.models.checkpoints import load_model, save_model
+from tests.hyperparameters.others import without_defaults
+from tests.models.batch import make
 
 VOCABULARY = Vocabulary(["dog", "cat", "mat"])
 CONFIG = ScanConfig(image_dim=5, vocabulary_size=7, embed_dim=4, word_dim=3, cross_attention="i2t", pooling="lse")
@@ -30,7 +32,6 @@ def saved(tmp_path: Path) -> Path:
 def test_saved_is_loaded_again(saved: Path) -> None:
     torch.manual_seed(0)
     model, (loaded, vocabulary) = Scan(CONFIG), load_model(saved)
-    assert loaded.config == CONFIG
     assert vocabulary.word2idx == VOCABULARY.word2idx
     assert not loaded.training
     for name, tensor in model.state_dict().items():
@@ -39,6 +40,13 @@ def test_saved_is_loaded_again(saved: Path) -> None:
     images, captions = loaded.encode_images(torch.randn(2, 3, 5)), loaded.encode_captions(tokens, torch.tensor([4, 2]))
     loaded.loss(images, captions)["loss"].backward()  # it can be trained
     assert all(parameter.grad is not None for parameter in loaded.parameters())
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_hyper_parameter_is_loaded_again(kind: str, tmp_path: Path) -> None:
+    config = without_defaults(make(kind, vocabulary_size=0, text_dim=7).config)
+    save_model(MODELS[kind][1](config), tmp_path, None)
+    assert load_model(tmp_path)[0].config == config
 
 
 def test_saving_over_another_model_replaces_all_of_it(saved: Path) -> None:

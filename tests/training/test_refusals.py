@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import re
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,14 @@ import torch
 
 from crossret.data.vocabulary import Vocabulary
 from crossret.files.tensors import read_header, read_tensors, write_tensors
-from crossret.training import ParameterGroup, train
-from tests.training.toy import CONFIG, DEV, OBJECTS, TRAIN, ToyCorpus, make_model, run
+from crossret.hyperparameters.settings import settable
+from crossret.models import ScanConfig
+from crossret.training import TrainingConfig
+from tests.hyperparameters.others import with_another
+from tests.training.toy import CONFIG, OBJECTS, DroppingScan, ToyCorpus, make_model, run
 
-GROUPS = (ParameterGroup("text", 0.1),)
+MODEL = make_model().config
+MAY_CHANGE = ("epochs", "patience", "log_every", "checkpoint_every", "encode_chunk")
 
 
 def test_a_training_is_not_overwritten_nor_invented(straight: Path, tmp_path: Path) -> None:
@@ -25,22 +30,27 @@ def test_a_training_is_not_overwritten_nor_invented(straight: Path, tmp_path: Pa
         run(tmp_path / "nothing", resume=True)
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"config": replace(CONFIG, learning_rate=0.5)}, "was trained with learning_rate = 0.01, not 0.5"),
-        ({"config": replace(CONFIG, decay_epochs=(2, 3))}, r"was trained with decay_epochs = \[2\], not \[2, 3\]"),
-        ({"config": replace(CONFIG, parameter_groups=GROUPS)}, r"was trained with parameter_groups = \[\], not \[{"),
-        ({"config": replace(CONFIG, accumulate=2)}, "was trained with accumulate = 1, not 2"),
-        ({"train_data": ToyCorpus(22, seed=5)}, "was trained with training data = "),
-        ({"dev_data": ToyCorpus(8, seed=5)}, "was trained with development data = "),
-        ({"model": make_model(pooling="max")}, "was trained with the model's pooling = avg, not max"),
-    ],
-)
-def test_another_training_s_checkpoint_is_refused(straight: Path, changed: dict[str, Any], message: str) -> None:
-    arguments = {"model": make_model(), "train_data": TRAIN, "dev_data": DEV, "config": CONFIG, **changed}
-    with pytest.raises(ValueError, match=rf"checkpoint.safetensors: {message}"):
-        train(**arguments, out_dir=straight, resume=True, progress=False)
+@pytest.mark.parametrize("name", [each.name for each in fields(TrainingConfig) if each.name not in MAY_CHANGE])
+def test_a_training_goes_on_as_it_began(straight: Path, name: str) -> None:
+    other = with_another(CONFIG, name)
+    before, now = (json.loads(json.dumps(asdict(config)[name])) for config in (CONFIG, other))
+    with pytest.raises(ValueError, match=re.escape(f"safetensors: was trained with {name} = {before}, not {now}")):
+        run(straight, other, resume=True)
+
+
+@pytest.mark.parametrize("name", settable(ScanConfig))
+def test_a_model_goes_on_as_it_began(straight: Path, name: str) -> None:
+    other = with_another(MODEL, name)
+    said = f"was trained with the model's {name} = {getattr(MODEL, name)}, not {getattr(other, name)}"
+    with pytest.raises(ValueError, match=re.escape(f"checkpoint.safetensors: {said}")):
+        run(straight, model=DroppingScan(other), resume=True)
+
+
+@pytest.mark.parametrize(("name", "said"), [("train_data", "training"), ("dev_data", "development")])
+def test_a_training_does_not_go_on_with_other_data(straight: Path, name: str, said: str) -> None:
+    others = ToyCorpus(22 if name == "train_data" else 8, seed=5)
+    with pytest.raises(ValueError, match=f"checkpoint.safetensors: was trained with {said} data = "):
+        run(straight, resume=True, **{name: others})
 
 
 def test_a_damaged_checkpoint_is_refused(straight: Path, tmp_path: Path) -> None:
