@@ -29,7 +29,8 @@ def fuzz_one(name: str, options: list[str]) -> None:
     import atheris
 
     with atheris.instrument_imports(include=INSTRUMENTED):
-        from tests.readers.targets import LARGEST_SEED, TARGETS
+        from tests.readers.target import LARGEST_SEED
+        from tests.readers.targets import TARGETS
 
     files, corpus = (Path(tempfile.mkdtemp()) for _ in range(2))  # where ``report_of`` removes them
     with TARGETS[name].opened(files) as (seeds, attempt):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.readers.targets import LARGEST_SEED, TARGETS
+from tests.readers.target import LARGEST_SEED
+from tests.readers.targets import TARGETS
 
 TRIES = 10
 
