@@ -22,7 +22,7 @@ SECONDS = 60.0  # after which a rank that does not answer is lost
 
 # What ranks import takes seconds: one process imports it once, and they are forked from there.
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.training.toy", "tests.models.test_protocol", "torch._dynamo"])
+_CONTEXT.set_forkserver_preload(["tests.training.toy", "tests.models.batch", "torch._dynamo"])
 
 
 def on_ranks(

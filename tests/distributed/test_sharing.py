@@ -12,8 +12,7 @@ from crossret.distributed import ALONE, Group, Share, sum_gradients
 from crossret.losses import InfoNceLoss, MatchingLoss, SigmoidLoss, StructurePreservingLoss, TripletLoss
 from crossret.models.encoded import Encoded
 from tests.distributed.ranks import on_ranks
-from tests.models.batch import BOXES, FEATURES, LENGTHS, REGION_LENGTHS, TOKENS
-from tests.models.test_protocol import of
+from tests.models.batch import BOXES, FEATURES, LENGTHS, REGION_LENGTHS, TOKENS, of
 
 # Pairs of each rank: ragged, and one rank with none.
 RAGGED = [(3, 1, 4), (2, 0, 1)]

@@ -1,4 +1,4 @@
-"""Every model and variant: pairs, padding, NaN, gradients, files, precision, attention, dropout, mistakes."""
+"""Every model and variant: pairs, padding, NaN, long captions, files, precision, dropout, mistakes."""
 
 from __future__ import annotations
 
@@ -8,77 +8,30 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from crossret.data.vocabulary import Vocabulary
 from crossret.encoders import NgramEncoder, SruEncoder, TransformerEncoder, WordEncoder
-from crossret.models import MODELS
 from crossret.models.checkpoints import load_model, save_model
 from crossret.models.encoded import Encoded
-from tests.models.batch import BOXES, FEATURES, LENGTHS, REGION_LENGTHS, TOKENS, double, encode, make
+from tests.models.batch import (
+    BOXES,
+    EVERY_LOSS,
+    EVERY_MODEL,
+    EVERY_VARIANT,
+    FEATURES,
+    LENGTHS,
+    REGION_LENGTHS,
+    TOKENS,
+    double,
+    encode,
+    make,
+    of,
+)
 from tests.models.loss_loops import triplet_by_hand
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-_TRANSFORMER = {"text_encoder": "transformer", "transformer_layers": 1, "transformer_heads": 2}
-# Of each variant its kind, hyper-parameters and attention maps.
-_VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "scan": ("scan", {"cross_attention": "ensemble"}, "t2i i2t"),
-    "scan t2i": ("scan", {"cross_attention": "t2i"}, "t2i"),
-    "scan i2t": ("scan", {"cross_attention": "i2t"}, "i2t"),
-    "scan sum_max_t2i": ("scan", {"cross_attention": "sum_max_t2i"}, "t2i"),
-    "scan sum_max_i2t": ("scan", {"cross_attention": "sum_max_i2t"}, "i2t"),
-    "sman": ("sman", {}, "two-steps"),
-    "sman levels": ("sman", {"levels": 2}, "one-step"),
-    "sman im": ("sman", {"levels": 2, "location": False, "intra_pair_weight": 0.0}, "one-step"),
-    "sman sim": ("sman", {"alpha": 1.0}, "two-steps"),
-    "han": ("han", {}, "t2i"),
-    "han 0": ("han", {"layers": 0}, "t2i"),
-    "han i2t": ("han", {"direction": "i2t"}, "i2t"),
-    "han global": ("han", {"matching": "global"}, ""),
-    "han clusters": ("han", {"clusters": 2}, "t2i"),
-    "han transformer": ("han", _TRANSFORMER, "t2i"),
-    "mhsan": ("mhsan", {}, "heads"),
-    "mhsan both ways": ("mhsan", {"bidirectional": True, "diversity_squared": True}, "heads"),
-    "oan": ("oan", {}, "t2i i2t heads"),
-    "oan no inter": ("oan", {"inter_attention": False}, "heads"),
-    "oan no intra": ("oan", {"intra_attention": False}, "t2i i2t"),
-    "oan no attention": ("oan", {"inter_attention": False, "intra_attention": False}, ""),
-    "oan lstm": ("oan", {"text_encoder": "lstm"}, "t2i i2t heads"),
-    "vse": ("vse", {}, ""),
-    "vse raw": ("vse", {"image_norm": False, "text_layers": 2, "negatives": "sum"}, ""),
-    "vse order": ("vse", {"measure": "order", "use_abs": True}, ""),
-    "laps": ("laps", {}, "t2i i2t"),
-    "laps global": ("laps", {"global_token": True, "keep_ratio": 0.3}, "t2i i2t"),
-}
-# Name and queries of each map.
-MAPS: dict[str, tuple[str, tuple[str, ...] | None]] = {
-    "t2i": ("t2i", None),
-    "i2t": ("i2t", None),
-    "heads": ("heads", ("head 1", "head 2", "head 3")),
-    "one-step": ("steps", ("step 1: intra-modal",)),
-    "two-steps": ("steps", ("step 1: intra-modal", "step 2: multi-modal")),
-}
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{name: (kind, fields) for name, (kind, fields, _) in _VARIANTS.items()},
-    "scan infonce": ("scan", {"loss": "infonce"}),
-    "mhsan sigmoid": ("mhsan", {"loss": "sigmoid"}),
-    "oan infonce": ("oan", {"loss": "infonce"}),
-}
-EVERY_VARIANT = pytest.mark.parametrize("variant", _VARIANTS)
-EVERY_LOSS = pytest.mark.parametrize("variant", VARIANTS)
-EVERY_MODEL = pytest.mark.parametrize("kind", MODELS)
 VOCABULARY = Vocabulary(["a", "black", "dog", "on", "the", "red", "mat"])
-
-
-def of(variant: str, **fields: Any) -> Any:
-    kind, changed = VARIANTS[variant]
-    return make(kind, **{**changed, **fields})
-
-
-def scores_of(model: Any, *sides: Encoded) -> Tensor:
-    with torch.no_grad():
-        scores: Tensor = model.score(*sides)
-    return scores
 
 
 @EVERY_VARIANT
@@ -121,12 +74,11 @@ def test_padding_does_not_count(variant: str) -> None:
 def test_of_a_long_caption_the_first_words_are_read(kind: str) -> None:
     model, cut = make(kind), make(kind, max_words=2)
     shorter = torch.stack([TOKENS[0, [0, 1, 2, 4]], TOKENS[1, :4], TOKENS[2, :4]])  # its last number, <end>, stays
-    with torch.no_grad():
-        images, captions = encode(cut)
-        _, expected = encode(model, tokens=shorter, lengths=torch.tensor([4, 1, 3]))
+    images, captions = encode(cut)
+    _, expected = encode(model, tokens=shorter, lengths=torch.tensor([4, 1, 3]))
     assert torch.equal(captions.lengths, expected.lengths)
     assert torch.equal(captions.sequences, expected.sequences)
-    torch.testing.assert_close(scores_of(cut, images, captions), scores_of(model, images, expected))
+    torch.testing.assert_close(cut.score(images, captions), model.score(images, expected))
     same = encode(make(kind, max_words=3))[1]  # as long as the longest
     assert torch.equal(same.sequences, encode(model)[1].sequences)
 
@@ -175,18 +127,15 @@ def test_gradients_are_those_of_float64(variant: str) -> None:
         assert (ours.grad - parameter.grad).abs().max() < 2e-5 * largest, name
     if variant.startswith("laps"):  # of which what patches are chosen by gets no gradient
         return
+    numbers = parameters_to_vector(exact.parameters()).detach()
+    gradient = parameters_to_vector(parameter.grad for parameter in exact.parameters())
     generator, step = torch.Generator().manual_seed(3), 1e-6
     for _ in range(2):
-        slope, losses = 0.0, []
-        directions = [torch.randn(p.shape, generator=generator, dtype=torch.float64) for p in exact.parameters()]
-        with torch.no_grad():
-            for move in (step, -2 * step):
-                for parameter, direction in zip(exact.parameters(), directions, strict=True):
-                    parameter += move * direction
-                losses.append(exact.loss(*encode(exact))["loss"].item())
-            for parameter, direction in zip(exact.parameters(), directions, strict=True):
-                parameter += step * direction
-                slope += (parameter.grad * direction).sum().item()
+        direction, losses = torch.randn(len(numbers), generator=generator, dtype=torch.float64), []
+        for moved in (numbers + step * direction, numbers - step * direction):
+            vector_to_parameters(moved, exact.parameters())
+            losses.append(exact.loss(*encode(exact))["loss"].item())
+        slope = (gradient @ direction).item()
         assert (losses[0] - losses[1]) / (2 * step) == pytest.approx(slope, rel=1e-6, abs=1e-7)
 
 
@@ -230,97 +179,38 @@ def test_frozen_words_are_trained_in_no_epoch(kind: str) -> None:
         assert {name for name in names if frozen.trains(name, epoch)} == names - {"text.embed.weight"}
 
 
+@pytest.mark.parametrize(
+    ("kind", "term", "fields"), [("sman", "intra_pair", {}), ("oan", "negatives", {"intra_margin": 1.5})]
+)
+def test_terms_beside_a_mean_are_means(kind: str, term: str, fields: dict[str, Any]) -> None:
+    summed, mean = make(kind, **fields), make(kind, loss="infonce", **fields)
+    mean.load_state_dict(summed.state_dict(), strict=False)
+    with torch.no_grad():
+        sides = encode(summed)
+        sum_of_batch = summed.loss(*sides)[term]
+        assert sum_of_batch > 0
+        torch.testing.assert_close(mean.loss(*sides)[term], sum_of_batch / len(sides[0]))
+
+
 @EVERY_VARIANT
+@torch.no_grad()
 def test_models_and_encoded_items_are_saved_joined_and_converted(variant: str, tmp_path: Path) -> None:
     model = of(variant)
-    with torch.no_grad():
-        sides = encode(model)
-        # Captions are encoded apart, so that their parts differ in their longest; images are of one data set.
-        parts = [model.encode_captions(TOKENS[part], LENGTHS[part]) for part in (slice(0, 1), slice(1, 3))]
-        images = Encoded.concat([sides[0][:2], sides[0][2:]])
-        save_model(model, tmp_path / "model", VOCABULARY)
-        again, _ = load_model(tmp_path / "model")
-        of_loaded = encode(again)
-    expected = scores_of(model, *sides)
-    torch.testing.assert_close(scores_of(model, images, Encoded.concat(parts)), expected, rtol=1e-5, atol=1e-6)
-    loaded = []
+    sides = encode(model)
+    expected = model.score(*sides)
+    # Captions are encoded apart, so that their parts differ in their longest; images are of one data set.
+    captions = Encoded.concat([model.encode_captions(TOKENS[part], LENGTHS[part]) for part in (slice(1), slice(1, 3))])
+    images = Encoded.concat([sides[0][:2], sides[0][2:]])
+    torch.testing.assert_close(model.score(images, captions), expected, rtol=1e-5, atol=1e-6)
     for number, side in enumerate(sides):
         side.save(tmp_path / str(number))
-        loaded.append(Encoded.load(tmp_path / str(number)))
-    assert torch.equal(scores_of(model, *loaded), expected)
-    assert again.config == model.config
-    assert torch.equal(scores_of(again, *of_loaded), expected)
-    exact = scores_of(double(model), *(side.to(dtype=torch.float64) for side in sides))
+    assert torch.equal(model.score(*(Encoded.load(tmp_path / number) for number in "01")), expected)
+    save_model(model, tmp_path / "model", VOCABULARY)
+    again, _ = load_model(tmp_path / "model")
+    assert torch.equal(again.score(*encode(again)), expected)
+    exact = double(model).score(*(side.to(dtype=torch.float64) for side in sides))
     assert exact.dtype == torch.float64
     torch.testing.assert_close(expected.double(), exact, rtol=1e-5, atol=1e-5)
-
-
-@EVERY_VARIANT
-def test_attention_is_over_the_valid(variant: str) -> None:
-    model = of(variant)
-    images, captions = encode(model)
-    maps = model.attention(images, captions)
-    expected = [MAPS[name] for name in _VARIANTS[variant][2].split()]
-    assert [(attention.name, attention.queries) for attention in maps] == expected
-    words, regions = (torch.arange(width) < lengths[:, None] for width, lengths in ((5, LENGTHS), (4, REGION_LENGTHS)))
-    for attention in maps:
-        queries = words if attention.queries is None else torch.ones(3, len(attention.queries), dtype=torch.bool)
-        assert attention.weights.shape == (*queries.shape, 4)
-        valid = queries[:, :, None] & regions[:, None, :]
-        assert not attention.weights.requires_grad
-        assert (attention.weights >= 0).all()
-        assert not attention.weights[~valid].any()
-        if attention.name == "i2t":
-            sums, summed = attention.weights.sum(1), regions
-        else:
-            sums, summed = attention.weights.sum(2), queries
-        if variant != "han clusters":  # whose regions each have all of their centre's
-            torch.testing.assert_close(sums, summed.float())
-        if attention.queries is None:
-            assert attention.word_weights is None
-            assert attention.relevances.shape == queries.shape
-            assert not attention.relevances[~queries].any()
-            continue
-        assert attention.relevances is None
-        assert attention.word_weights.shape == (*queries.shape, 5)
-        assert not attention.word_weights.masked_select(~words[:, None, :]).any()
-        torch.testing.assert_close(attention.word_weights.sum(2), torch.ones(queries.shape))
-
-
-@EVERY_VARIANT
-def test_shares_add_up_to_the_score(variant: str) -> None:
-    """Bit for bit; they are there of all but one vector a side, none is at the padding, and names are the maps'."""
-    model, generator = of(variant), torch.Generator().manual_seed(2)
-    names = {attention.name: attention.queries for attention in model.attention(*encode(model))}
-    for _ in range(5):
-        features = torch.randn(3, 4, 6, generator=generator)
-        lengths = [torch.randint(1, most + 1, (3,), generator=generator) for most in (4, 5)]
-        images, captions = encode(model, features, lengths[0], lengths=lengths[1])
-        shares = model.contributions(images, captions)
-        if variant in ("han global", "oan no attention") or variant.startswith(("mhsan", "vse")):
-            assert shares is None
-            continue
-        assert torch.equal(shares.scores, model.score(images, captions, torch.arange(3)[:, None].expand(3, 2)))
-        values = torch.cat([part.values for part in shares.parts], 1)
-        assert not values.requires_grad
-        assert torch.equal(values.sum(1).float(), shares.scores)
-        for part in shares.parts:
-            assert part.relevances.shape == part.values.shape
-            if part.names is None:
-                count = lengths[part.items == "words"]
-                assert not part.values[torch.arange(part.values.shape[1]) >= count[:, None]].any()
-            else:
-                assert part.values.shape[1] == len(part.names)
-                assert set(names[part.name]) <= set(part.names)
-
-
-@pytest.mark.parametrize("variant", ["scan", "scan sum_max_t2i", "sman", "han", "mhsan", "oan"])
-def test_attention_and_shares_take_pairs(variant: str) -> None:
-    model = of(variant)
-    images, captions = encode(model)
-    for of_pairs in (model.attention, model.contributions) if variant != "mhsan" else (model.attention,):
-        with pytest.raises(ValueError, match="must be pairs, got 3 images and 2 captions"):
-            of_pairs(images, captions[:2])
 
 
 # Whether images and captions differ from one encoding to the next in training.
@@ -394,16 +284,3 @@ def test_images_that_do_not_fit_are_errors(
 def test_captions_that_do_not_fit_are_errors(tokens: Tensor, lengths: Tensor, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         make("scan").encode_captions(tokens, lengths)
-
-
-@pytest.mark.parametrize(
-    ("kind", "term", "fields"), [("sman", "intra_pair", {}), ("oan", "negatives", {"intra_margin": 1.5})]
-)
-def test_terms_beside_a_mean_are_means(kind: str, term: str, fields: dict[str, Any]) -> None:
-    summed, mean = make(kind, **fields), make(kind, loss="infonce", **fields)
-    mean.load_state_dict(summed.state_dict(), strict=False)
-    with torch.no_grad():
-        sides = encode(summed)
-        sum_of_batch = summed.loss(*sides)[term]
-        assert sum_of_batch > 0
-        torch.testing.assert_close(mean.loss(*sides)[term], sum_of_batch / len(sides[0]))

@@ -8,8 +8,7 @@ import torch
 
 from crossret.models.shapes import shapes_alone
 from tests.kernels.subprocesses import run_python
-from tests.models.batch import make
-from tests.models.test_protocol import VARIANTS
+from tests.models.batch import VARIANTS, make
 
 
 def test_no_model_needs_the_compiler_of_torch_to_be_read() -> None:

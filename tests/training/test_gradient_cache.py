@@ -12,8 +12,7 @@ from torch import Tensor
 
 from crossret.models.encoded import Encoded
 from crossret.training.gradient_cache import GradientCache
-from tests.models.batch import BOXES, FEATURES, LENGTHS, REGION_LENGTHS, TOKENS
-from tests.models.test_protocol import VARIANTS, of
+from tests.models.batch import BOXES, FEATURES, LENGTHS, REGION_LENGTHS, TOKENS, VARIANTS, of
 from tests.training.toy import make_model
 
 CPU = torch.device("cpu")
