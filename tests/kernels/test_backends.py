@@ -1,12 +1,10 @@
-"""Backends by name: which serves a call, how one is named, why one refuses, and life without the native library."""
+"""Backends by name: which serves a call, how one is named, and why one refuses."""
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
-import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -33,14 +31,13 @@ from crossret_kernels import (
 )
 from crossret_kernels.backends import select_backend
 from crossret_kernels.info import OPERATIONS
-from crossret_kernels.late_interaction import maxsim
 from tests.kernels.gated_attention.batches import gated_parameters
 from tests.kernels.heterogeneous_attention.calls import make_layers
 from tests.kernels.subprocesses import run_python
 from tests.kernels.tolerance import cpu_isa
 
 FUNCTIONS = (scan_scores, maxsim_scores)
-CPU = torch.device("cpu")
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 REGIONS = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
 WORDS = torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(1))
 
@@ -158,57 +155,50 @@ def test_unknown_names(function: Callable[..., Tensor], monkeypatch: pytest.Monk
 
 
 def test_triton_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = torch.device("cuda", 0)
-
-    def reason(dtype: torch.dtype = torch.float32) -> str | None:
-        return backends.unsupported_reason("triton", device, dtype)
-
+    reason = partial(backends.unsupported_reason, "triton", GPU)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert reason() == "this PyTorch finds no CUDA device"
+    assert reason(torch.float32) == "this PyTorch finds no CUDA device"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    assert reason() is None
-    assert select_backend(None, device, torch.bfloat16) == "triton"
+    assert reason(torch.float32) is None
+    assert select_backend(None, GPU, torch.bfloat16) == "triton"
     assert reason(torch.float64) == "it takes float32, bfloat16 and float16 features, not torch.float64"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
-    assert reason() == "it takes compute capability 8.0 or newer, cuda:0 has (7, 5)"
+    assert reason(torch.float32) == "it takes compute capability 8.0 or newer, cuda:0 has (7, 5)"
     monkeypatch.setattr(torch.version, "hip", "6.4")
-    assert reason() == ROCM_REFUSAL
+    assert reason(torch.float32) == ROCM_REFUSAL
     monkeypatch.setattr(backends, "TRITON_MISSING", "Triton is not installed (pip install triton)")
-    assert reason() == "Triton is not installed (pip install triton)"
-    assert select_backend(None, device, torch.float32) == "torch"
+    assert reason(torch.float32) == "Triton is not installed (pip install triton)"
+    assert select_backend(None, GPU, torch.float32) == "torch"
 
 
 def test_the_cuda_library_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = torch.device("cuda", 0)
-
-    def reason(device: torch.device = device, dtype: torch.dtype = torch.float32) -> str | None:
-        return backends.unsupported_reason("cuda", device, dtype)
-
+    reason = partial(backends.unsupported_reason, "cuda", GPU)
     monkeypatch.setattr(backends, "CUDA_MISSING", "the CUDA library was not built (there is no nvcc)")
-    assert reason() == "the CUDA library was not built (there is no nvcc)"
+    assert reason(torch.float32) == "the CUDA library was not built (there is no nvcc)"
     monkeypatch.setattr(backends, "CUDA_MISSING", None)
     monkeypatch.setattr(backends, "CUDA_ARCHITECTURES", "8.0 9.0a")
-    assert reason(CPU) == "it runs on CUDA devices but the features are on cpu"
-    assert reason(dtype=torch.float64) == "it takes float32, bfloat16 and float16 features, not torch.float64"
+    of_cpu = backends.unsupported_reason("cuda", CPU, torch.float32)
+    assert of_cpu == "it runs on CUDA devices but the features are on cpu"
+    assert reason(torch.float64) == "it takes float32, bfloat16 and float16 features, not torch.float64"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert reason() == "this PyTorch finds no CUDA device"
+    assert reason(torch.float32) == "this PyTorch finds no CUDA device"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    assert reason() is None
-    assert select_backend("cuda", device, torch.bfloat16) == "cuda"
-    assert select_backend(None, device, torch.bfloat16, first=("cuda", "triton")) == "cuda"
-    assert backends.serving(device, torch.bfloat16) == "triton or cuda"
-    assert (backends.serving(device, torch.float64), backends.serving(CPU, torch.bfloat16)) == ("torch", "cpu")
-    assert select_backend(None, device, torch.bfloat16) == "triton"
+    assert reason(torch.float32) is None
+    assert select_backend("cuda", GPU, torch.bfloat16) == "cuda"
+    assert select_backend(None, GPU, torch.bfloat16, first=("cuda", "triton")) == "cuda"
+    assert backends.serving(GPU, torch.bfloat16) == "triton or cuda"
+    assert (backends.serving(GPU, torch.float64), backends.serving(CPU, torch.bfloat16)) == ("torch", "cpu")
+    assert select_backend(None, GPU, torch.bfloat16) == "triton"
     monkeypatch.setattr(backends, "TRITON_MISSING", "Triton is not installed (pip install triton)")
-    assert select_backend(None, device, torch.bfloat16) == "cuda"
+    assert select_backend(None, GPU, torch.bfloat16) == "cuda"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (12, 0))
-    assert reason() == "it is built for compute capability 8.0 9.0a, cuda:0 has (12, 0)"
+    assert reason(torch.float32) == "it is built for compute capability 8.0 9.0a, cuda:0 has (12, 0)"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
-    assert reason() == "it takes compute capability 8.0 or newer, cuda:0 has (7, 5)"
+    assert reason(torch.float32) == "it takes compute capability 8.0 or newer, cuda:0 has (7, 5)"
     monkeypatch.setattr(torch.version, "hip", "6.4")
-    assert reason() == ROCM_REFUSAL
+    assert reason(torch.float32) == ROCM_REFUSAL
 
 
 @pytest.mark.parametrize(
@@ -272,12 +262,6 @@ def test_an_unknown_instruction_set_names_what_there_is(function: Callable[..., 
 DTYPES = ("float32", "bfloat16", "float16")
 
 
-def _fastest_of_dtypes() -> list[str]:
-    """What runs where nothing else is chosen."""
-    with cpu_isa(""):
-        return [torch.ops.crossret.selected_cpu_isa(dtype) for dtype in DTYPES]
-
-
 def test_info_says_what_runs_and_why() -> None:
     isas = torch.ops.crossret.cpu_isas()
     process = run_python("-m", "crossret_kernels.info")
@@ -288,9 +272,11 @@ def test_info_says_what_runs_and_why() -> None:
     start, running = f"native CPU kernels: {isas}; running ", lines[2].removesuffix(" (CROSSRET_CPU_ISA)")
     assert running.startswith(start)
     assert lines[2] != running
-    of_dtypes = [f"{isa} ({dtype})" for isa, dtype in zip(_fastest_of_dtypes(), DTYPES, strict=True)]
-    alike = len(set(_fastest_of_dtypes())) == 1  # this processor has nothing of its own for half precision
-    assert running.removeprefix(start) == (FASTEST if alike else ", ".join(of_dtypes))
+    with cpu_isa(""):
+        fastest = {dtype: torch.ops.crossret.selected_cpu_isa(dtype) for dtype in DTYPES}
+    alike = len(set(fastest.values())) == 1  # this processor has nothing of its own for half precision
+    of_dtypes = ", ".join(f"{isa} ({dtype})" for dtype, isa in fastest.items())
+    assert running.removeprefix(start) == (FASTEST if alike else of_dtypes)
     for dtype, chosen in (("float32", "cpu"), ("bfloat16", "cpu"), ("float16", "cpu"), ("float64", "torch")):
         assert f"cpu torch.{dtype}: {chosen}" in lines
     assert "    not cpu: it takes float32, bfloat16 and float16 features, not torch.float64" in lines
@@ -303,102 +289,3 @@ def test_info_says_what_runs_and_why() -> None:
         for name in names:
             assert chosen[name] == (["cpu"] * 3 if "cpu" in has else ["torch"] * 3) + ["torch"]
     assert lines[-1] == "CROSSRET_BACKEND: not set"
-
-
-@pytest.fixture
-def without_native(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As if the library had not been built, and nobody had been told of it yet."""
-    monkeypatch.setattr(backends, "NATIVE_MISSING", "it was not built")
-    backends._warn_of_slow_scores.cache_clear()
-    yield
-    backends._warn_of_slow_scores.cache_clear()
-
-
-@pytest.mark.usefixtures("without_native")
-@pytest.mark.parametrize("functions", [FUNCTIONS, (maxsim, maxsim_argmax)])  # the first at another depth of calls
-def test_slow_scores_are_warned_of_once_with_what_to_do(functions: tuple[Callable[..., Any], ...]) -> None:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for function in functions * 2:
-            function(REGIONS, WORDS)
-    (warning,) = caught
-    assert warning.category is RuntimeWarning
-    assert warning.filename == __file__  # the caller's line, not ours
-    message = str(warning.message)
-    assert "several times slower" in message
-    assert f"missing from {Path(crossret_kernels.__file__).parent}: it was not built" in message
-    assert "`make setup`" in message
-    assert "`python -m crossret_kernels.info`" in message
-
-
-@pytest.mark.usefixtures("without_native")
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: scan_scores(REGIONS.double(), WORDS.double()),
-        lambda: maxsim_scores(REGIONS, WORDS, backend="torch"),
-        lambda: maxsim_scores(REGIONS, WORDS, backend="reference"),
-        lambda: scan_attention(REGIONS.double(), WORDS.double(), pairs=torch.tensor([[0, 0]])),
-        lambda: attention_pool(REGIONS.double(), REGIONS.double()),
-    ],
-    ids=["float64", "torch", "reference", "attention", "pooling"],
-)
-def test_nothing_is_warned_of_where_the_library_would_change_nothing(call: Callable[[], object]) -> None:
-    call()  # warnings are errors
-
-
-@functions
-@pytest.mark.usefixtures("without_native")
-def test_without_the_native_library_whole_graphs_compile(function: Callable[..., Tensor]) -> None:
-    def scores(backend: str | None = None) -> Tensor:
-        return function(REGIONS, WORDS, pairs=torch.tensor([[0, 0], [1, 2]]), backend=backend)
-
-    torch.testing.assert_close(torch.compile(scores, backend="aot_eager", fullgraph=True)(), scores("torch"))
-
-
-SCORES_WITHOUT_NATIVE = """
-import json, torch, warnings
-from crossret_kernels import UnsupportedByBackend, backends, maxsim_scores, scan_scores
-from crossret_kernels.info import describe
-with warnings.catch_warnings():  # the description tells all of it and warns of nothing
-    warnings.simplefilter("error")
-    description = describe()
-backends._warn_of_slow_scores.cache_clear()
-regions, words = torch.ones(2, 3, 4).requires_grad_(), torch.ones(3, 4, 4)
-refusals = []
-for function in (scan_scores, maxsim_scores):
-    scores = function(regions, words)
-    assert torch.equal(scores, function(regions, words, backend="torch"))
-    scores.sum().backward()
-    assert torch.allclose(scores, function(regions, words, backend="reference"))
-    try:
-        function(regions, words, backend="cpu")
-    except UnsupportedByBackend as error:
-        refusals.append(str(error))
-print(json.dumps([refusals, description]))
-"""
-
-
-@pytest.mark.parametrize(
-    ("library", "reason"),
-    [(None, "the native library was not built"), (b"no library", "the native library does not load: ")],
-    ids=["missing", "broken"],
-)
-def test_without_the_native_library(tmp_path: Path, library: bytes | None, reason: str) -> None:
-    package = tmp_path / "crossret_kernels"
-    ignored = shutil.ignore_patterns("*.so", "__pycache__")
-    shutil.copytree(Path(crossret_kernels.__file__).parent, package, ignore=ignored)
-    if library is not None:
-        (package / "_native.abi3.so").write_bytes(library)
-    process = run_python("-c", SCORES_WITHOUT_NATIVE, directory=tmp_path)
-    assert process.returncode == 0, process.stderr
-    assert process.stderr.count("RuntimeWarning") == 1
-    refusals, description = json.loads(process.stdout)
-    assert len(refusals) == len(FUNCTIONS)
-    for refusal in refusals:
-        assert refusal.startswith(f"backend 'cpu' cannot serve this call: {reason}")
-    lines = description.splitlines()
-    assert lines[0] == f"crossret_kernels in {package}"
-    assert lines[2].startswith(f"native CPU kernels: none, {reason}")
-    assert "cpu torch.float32: torch" in lines
-    assert any(line.startswith(f"    not cpu: {reason}") for line in lines)

@@ -14,7 +14,7 @@ from crossret.files.tensors import read_header, read_tensors, write_tensors
 from crossret.models import MODELS, Scan, ScanConfig
 from crossret.models.checkpoints import load_model, save_model
 from tests.hyperparameters.others import without_defaults
-from tests.models.batch import make
+from tests.models.batch import EVERY_MODEL, make
 
 VOCABULARY = Vocabulary(["dog", "cat", "mat"])
 CONFIG = ScanConfig(image_dim=5, vocabulary_size=7, embed_dim=4, word_dim=3, cross_attention="i2t", pooling="lse")
@@ -42,7 +42,7 @@ def test_saved_is_loaded_again(saved: Path) -> None:
     assert all(parameter.grad is not None for parameter in loaded.parameters())
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@EVERY_MODEL
 def test_every_hyper_parameter_is_loaded_again(kind: str, tmp_path: Path) -> None:
     config = without_defaults(make(kind, vocabulary_size=0, text_dim=7).config)
     save_model(MODELS[kind][1](config), tmp_path, None)

@@ -19,11 +19,10 @@ from crossret.files.lines import digest
 from crossret.models import MODELS
 from crossret.training import TrainingConfig, load_model, train
 from tests.cli.command import Cli
-from tests.models.batch import FEATURES, LENGTHS, REGION_LENGTHS, SMALL, double, items, make
+from tests.models.batch import EVERY_MODEL, FEATURES, LENGTHS, REGION_LENGTHS, SMALL, double, items, make
 
 DIM, TEXT_DIM = 6, 7
 CONFIG = TrainingConfig(epochs=6, decay_epochs=(), batch_size=16, learning_rate=1e-2, log_every=1)
-EVERY_MODEL = pytest.mark.parametrize("kind", MODELS)
 TOKENS = torch.randn(3, 5, TEXT_DIM, generator=torch.Generator().manual_seed(2))
 
 
