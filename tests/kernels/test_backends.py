@@ -44,8 +44,6 @@ WORDS = torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(1))
 # For float32: those behind it multiply bfloat16.
 FASTEST = [isa for isa in torch.ops.crossret.cpu_isas().split() if isa in ("base", "avx2", "avx512", "neon")][-1]
 
-ROCM_REFUSAL = "it is written for NVIDIA's GPUs, this PyTorch is built for ROCm 6.4"
-
 functions = pytest.mark.parametrize("function", FUNCTIONS)
 
 
@@ -92,23 +90,20 @@ GATED: dict[str, Any] = {
 }
 LAYERS = make_layers(1, 8, torch.float64)
 
+EXACT = REGIONS.double(), WORDS.double()
 # What no kernel makes, and types that none takes.
 IN_TORCH: dict[str, Callable[..., Any]] = {
-    "attention_pool in float64": lambda **options: attention_pool(REGIONS.double(), REGIONS.double(), **options),
-    "scan_attention in float64": lambda **options: scan_attention(
-        REGIONS.double(), WORDS.double(), pairs=torch.tensor([[0, 0]]), **options
-    ),
+    "attention_pool in float64": partial(attention_pool, EXACT[0], EXACT[0]),
+    "scan_attention in float64": partial(scan_attention, *EXACT, pairs=torch.tensor([[0, 0]])),
     "gated_attention_weights": lambda **options: (
         gated_attention_weights(REGIONS, WORDS, **GATED, pairs=torch.tensor([[0, 0]]), **options).scores
     ),
-    "heterogeneous_scores in float64": lambda **options: heterogeneous_scores(
-        REGIONS.double(), WORDS.double(), layers=LAYERS, **options
-    ),
-    "scan_scores in float64": lambda **options: scan_scores(REGIONS.double(), WORDS.double(), **options),
-    "maxsim_scores in float64": lambda **options: maxsim_scores(REGIONS.double(), WORDS.double(), **options),
-    "triplet_loss in float64": lambda **options: triplet_loss(torch.eye(3).double(), **options),
-    "infonce_loss in float64": lambda **options: infonce_loss(torch.eye(3).double(), 2.0, **options),
-    "sigmoid_loss in float64": lambda **options: sigmoid_loss(torch.eye(3).double(), 2.0, -1.0, **options),
+    "heterogeneous_scores in float64": partial(heterogeneous_scores, *EXACT, layers=LAYERS),
+    "scan_scores in float64": partial(scan_scores, *EXACT),
+    "maxsim_scores in float64": partial(maxsim_scores, *EXACT),
+    "triplet_loss in float64": partial(triplet_loss, torch.eye(3).double()),
+    "infonce_loss in float64": partial(infonce_loss, torch.eye(3).double(), 2.0),
+    "sigmoid_loss in float64": partial(sigmoid_loss, torch.eye(3).double(), 2.0, -1.0),
 }
 
 
@@ -154,39 +149,33 @@ def test_unknown_names(function: Callable[..., Tensor], monkeypatch: pytest.Monk
         function(REGIONS, WORDS)
 
 
-def test_triton_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    reason = partial(backends.unsupported_reason, "triton", GPU)
+@pytest.mark.parametrize("name", ["triton", "cuda"])
+def test_a_gpu_s_backend_says_what_it_lacks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reason = partial(backends.unsupported_reason, name)
+    monkeypatch.setattr(backends, "CUDA_MISSING", None)
+    monkeypatch.setattr(backends, "CUDA_ARCHITECTURES", "8.0 9.0a")
+    assert reason(CPU, torch.float32) == "it runs on CUDA devices but the features are on cpu"
+    assert reason(GPU, torch.float64) == "it takes float32, bfloat16 and float16 features, not torch.float64"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert reason(torch.float32) == "this PyTorch finds no CUDA device"
+    assert reason(GPU, torch.float32) == "this PyTorch finds no CUDA device"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    assert reason(torch.float32) is None
-    assert select_backend(None, GPU, torch.bfloat16) == "triton"
-    assert reason(torch.float64) == "it takes float32, bfloat16 and float16 features, not torch.float64"
+    assert reason(GPU, torch.float32) is None
+    assert select_backend(name, GPU, torch.bfloat16) == name
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
-    assert reason(torch.float32) == "it takes compute capability 8.0 or newer, cuda:0 has (7, 5)"
+    assert reason(GPU, torch.float32) == "it takes compute capability 8.0 or newer, cuda:0 has (7, 5)"
     monkeypatch.setattr(torch.version, "hip", "6.4")
-    assert reason(torch.float32) == ROCM_REFUSAL
-    monkeypatch.setattr(backends, "TRITON_MISSING", "Triton is not installed (pip install triton)")
-    assert reason(torch.float32) == "Triton is not installed (pip install triton)"
+    assert reason(GPU, torch.float32) == "it is written for NVIDIA's GPUs, this PyTorch is built for ROCm 6.4"
+    monkeypatch.setattr(backends, f"{name.upper()}_MISSING", "it is not there")
+    assert reason(GPU, torch.float32) == "it is not there"
     assert select_backend(None, GPU, torch.float32) == "torch"
 
 
-def test_the_cuda_library_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    reason = partial(backends.unsupported_reason, "cuda", GPU)
-    monkeypatch.setattr(backends, "CUDA_MISSING", "the CUDA library was not built (there is no nvcc)")
-    assert reason(torch.float32) == "the CUDA library was not built (there is no nvcc)"
+def test_the_cuda_library_serves_where_triton_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "CUDA_MISSING", None)
     monkeypatch.setattr(backends, "CUDA_ARCHITECTURES", "8.0 9.0a")
-    of_cpu = backends.unsupported_reason("cuda", CPU, torch.float32)
-    assert of_cpu == "it runs on CUDA devices but the features are on cpu"
-    assert reason(torch.float64) == "it takes float32, bfloat16 and float16 features, not torch.float64"
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert reason(torch.float32) == "this PyTorch finds no CUDA device"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    assert reason(torch.float32) is None
-    assert select_backend("cuda", GPU, torch.bfloat16) == "cuda"
     assert select_backend(None, GPU, torch.bfloat16, first=("cuda", "triton")) == "cuda"
     assert backends.serving(GPU, torch.bfloat16) == "triton or cuda"
     assert (backends.serving(GPU, torch.float64), backends.serving(CPU, torch.bfloat16)) == ("torch", "cpu")
@@ -194,11 +183,8 @@ def test_the_cuda_library_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(backends, "TRITON_MISSING", "Triton is not installed (pip install triton)")
     assert select_backend(None, GPU, torch.bfloat16) == "cuda"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (12, 0))
-    assert reason(torch.float32) == "it is built for compute capability 8.0 9.0a, cuda:0 has (12, 0)"
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
-    assert reason(torch.float32) == "it takes compute capability 8.0 or newer, cuda:0 has (7, 5)"
-    monkeypatch.setattr(torch.version, "hip", "6.4")
-    assert reason(torch.float32) == ROCM_REFUSAL
+    refusal = "it is built for compute capability 8.0 9.0a, cuda:0 has (12, 0)"
+    assert backends.unsupported_reason("cuda", GPU, torch.float32) == refusal
 
 
 @pytest.mark.parametrize(

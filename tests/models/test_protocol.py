@@ -255,32 +255,20 @@ def test_words_are_read_by_the_paper_s_encoder(variant: str, encoder: torch.nn.M
 
 
 @pytest.mark.parametrize(
-    ("kind", "features", "lengths", "boxes", "message"),
+    ("side", "arguments", "message"),
     [
-        ("scan", FEATURES[:, :, :5], REGION_LENGTHS, None, r"features must have shape \(n, R, 6\), got \(3, 4, 5\)"),
-        ("scan", FEATURES, REGION_LENGTHS[:2], None, r"lengths must have shape \(3,\), one an image, got \(2,\)"),
-        ("han", FEATURES, torch.tensor([4, 5, 1]), None, r"lengths\[1\] must be in 1\.\.4, got 5"),
-        ("sman", FEATURES, REGION_LENGTHS, BOXES[:, :3], r"boxes must have shape \(3, 4, 4\), got \(3, 3, 4\)"),
+        ("images", (FEATURES[:, :, :5],), r"features must have shape \(n, R, 6\), got \(3, 4, 5\)"),
+        ("images", (FEATURES, REGION_LENGTHS[:2]), r"lengths must have shape \(3,\), one an image, got \(2,\)"),
+        ("images", (FEATURES, torch.tensor([4, 5, 1])), r"lengths\[1\] must be in 1\.\.4, got 5"),
+        ("images", (FEATURES, None, BOXES[:, :3]), r"boxes must have shape \(3, 4, 4\), got \(3, 3, 4\)"),
+        ("captions", (TOKENS.float(), LENGTHS), "tokens must be int64"),
+        ("captions", (TOKENS[0], LENGTHS), r"tokens must have shape \(n, W\)"),
+        ("captions", (TOKENS + 11, LENGTHS), r"tokens\[0, 0\] is \d+, not in the vocabulary of 11 words"),
+        ("captions", (TOKENS.index_fill(1, torch.tensor(2), -1), LENGTHS), r"tokens\[0, 2\] is -1, not in"),
+        ("captions", (TOKENS, LENGTHS[:2]), r"lengths must have shape \(3,\), one a caption, got \(2,\)"),
+        ("captions", (TOKENS, LENGTHS - 1), r"lengths\[1\] must be in 1\.\.5, got 0"),
     ],
 )
-def test_images_that_do_not_fit_are_errors(
-    kind: str, features: Tensor, lengths: Tensor, boxes: Tensor | None, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        make(kind).encode_images(features, lengths, boxes)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "lengths", "message"),
-    [
-        (TOKENS.float(), LENGTHS, "tokens must be int64"),
-        (TOKENS[0], LENGTHS, r"tokens must have shape \(n, W\)"),
-        (TOKENS + 11, LENGTHS, r"tokens\[0, 0\] is \d+, not in the vocabulary of 11 words"),
-        (TOKENS.index_fill(1, torch.tensor(2), -1), LENGTHS, r"tokens\[0, 2\] is -1, not in"),
-        (TOKENS, LENGTHS[:2], r"lengths must have shape \(3,\), one a caption, got \(2,\)"),
-        (TOKENS, LENGTHS - 1, r"lengths\[1\] must be in 1\.\.5, got 0"),
-    ],
-)
-def test_captions_that_do_not_fit_are_errors(tokens: Tensor, lengths: Tensor, message: str) -> None:
+def test_what_does_not_fit_is_an_error(side: str, arguments: tuple[Tensor | None, ...], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
-        make("scan").encode_captions(tokens, lengths)
+        getattr(make("sman"), f"encode_{side}")(*arguments)

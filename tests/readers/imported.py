@@ -107,11 +107,9 @@ def _pickle(module: str, name: str, contents: Mapping[str, Any], protocol: int) 
     """An object of a class of a module that is not there."""
     kind = type(name, (), {"__module__": module})
     names = [module.rsplit(".", count)[0] for count in range(module.count(".") + 1)]
-    made = {own: types.ModuleType(own) for own in names}
-    vars(made[module])[name] = kind
     saved = kind()
     vars(saved).update(contents)
-    with mock.patch.dict(sys.modules, made):
+    with mock.patch.dict(sys.modules, dict.fromkeys(names, types.SimpleNamespace(**{name: kind}))):
         return pickle.dumps(saved, protocol)
 
 

@@ -106,11 +106,8 @@ def _training(folder: Path) -> None:
 
 
 def _resume(folder: Path) -> None:
-    before = random_state(CPU)
-    try:
-        set_random_state(load_state(folder / "x", *_trained(), before, {"seed": 1}, 10)[1], CPU)
-    finally:
-        set_random_state(before, CPU)
+    with torch.random.fork_rng([]):
+        set_random_state(load_state(folder / "x", *_trained(), random_state(CPU), {"seed": 1}, 10)[1], CPU)
 
 
 def _encoded(folder: Path) -> None:
