@@ -25,6 +25,13 @@ CROSSRET_DEVICE float sum_of_warp(float x) {
   return x;
 }
 
+// Derivatives of a row's relevance r to an item of contexts, kept for gradients.
+struct alignas(16) RowDerivatives {
+  float of_products, of_squares;  // of `Relevance`
+  float mean;                     // of ∂r/∂p, which the softmax takes out
+  float of_logits;                // λ ∂L/∂r, once it is known
+};
+
 // A job's weights and relevances. For gradients weights have a tile of their own, and Gp and the relevances'
 // derivatives are stored.
 template <class Shape, class Arithmetic, bool gradients, bool usual>
@@ -38,6 +45,8 @@ class AttentionTile : public NormedTile<Shape, Arithmetic, gradients, usual> {
   static constexpr int kPoolingLanes = 8;  // of a pair
 
   CROSSRET_DEVICE explicit AttentionTile(const AttentionProblem& problem) : Base(problem) {}
+
+  CROSSRET_DEVICE Shared<RowDerivatives> derivatives() const { return shared_at<RowDerivatives>(at_.derivatives); }
 
   // Relevances of the piece's rows to every item of contexts.
   CROSSRET_DEVICE void attend(const Job& job, int begin) const {
@@ -164,9 +173,7 @@ class AttentionTile : public NormedTile<Shape, Arithmetic, gradients, usual> {
       }
       const float mean = sum_of_row(sum) / fmaxf(totals[half], kTiny);
       if (unit.t != 0) continue;
-      floats(at_.of_products)[at] = relevance.of_products;
-      floats(at_.of_squares)[at] = relevance.of_squares;
-      floats(at_.means)[at] = mean;
+      derivatives()[at] = RowDerivatives{relevance.of_products, relevance.of_squares, mean, 0.0f};
     }
   }
 

@@ -72,9 +72,9 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true, usual> {
                      [&](int query, int context, const Pooled& all) { keep_pooled(pair_of(query, context), all); });
           continue;
         }
-        find_relevance_gradients(job, begin);
+        find_gradients_of_rows(job, begin);
         sync_block();
-        if (normed && (pass == kPull || !in_pieces)) pull(job, begin);
+        turn_weighted(job, begin, normed && (pass == kPull || !in_pieces));
         if (pass == kPull) continue;
         add_to_grams(job, begin, first && begin == 0);
         turn_similarities(job, begin);
@@ -146,25 +146,35 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true, usual> {
     return {floats(at_.pooled)[kPairs + pair], floats(at_.pooled)[pair], floats(at_.pooled)[2 * kPairs + pair]};
   }
 
-  // ∂L/∂r of the piece's rows: NaN of a pair whose gradient is not finite, or which has one and whose features are not
-  // finite. Items without contexts pass none on.
-  CROSSRET_DEVICE void find_relevance_gradients(const Job& job, int begin) const {
+  // Gradients of the piece's rows, zeros behind. ∂L/∂r is NaN of a pair whose gradient is not finite, or which has one
+  // and whose features are not finite.
+  CROSSRET_DEVICE void find_gradients_of_rows(const Job& job, int begin) const {
     const int rows = rows_of(job, begin);
     for (int unit = thread_index(); unit < Shape::rows * job.n_contexts; unit += Shape::threads) {
-      const int row = unit / job.n_contexts, context = unit - row * job.n_contexts;
-      const int at = row * kRelevancePitch + context;
-      float gradient = 0.0f;
+      const int row = unit / job.n_contexts, context = unit - row * job.n_contexts,
+                at = row * kRelevancePitch + context;
+      RowGradients found{};
+      float along = 0.0f;
       if (row < rows) {
+        RowDerivatives derivatives = this->derivatives()[at];
         const int query = ints(at_.row_items)[row], pair = pair_of(query, context);
         const Pooled pooled = pooled_of(pair);
         const float given = grad_score(job, query, context);
         const bool broken = (ints(at_.context_flags)[context] & kBroken) != 0 || pooled.greatest != pooled.greatest;
         const bool fine = fabsf(given) < kMostScoreGradient && !broken;
         const int count = ints(at_.query_begins)[query + 1] - ints(at_.query_begins)[query];
-        const float share = pooled.share(options_, floats(at_.relevances)[at], begin + row, count);
-        gradient = given == 0.0f ? 0.0f : fine ? given * share : NAN;
+        const float relevance = floats(at_.relevances)[at];
+        const float share = pooled.share(options_, relevance, begin + row, count);
+        const float gradient = given == 0.0f ? 0.0f : fine ? given * share : NAN;
+        const float number = gradient == gradient ? gradient : 0.0f;
+        const float product = bounded(number * derivatives.of_products, kMostFactor);
+        found = {gradient == gradient ? product : NAN, bounded(0.0f - number * derivatives.of_squares, kMostFactor)};
+        if (derivatives.of_squares != 0.0f) along = gradient * relevance;
+        derivatives.of_logits = options_.lambda_softmax * number;
+        this->derivatives()[at] = derivatives;
       }
-      floats(at_.gradients)[at] = gradient;
+      gradients_of_rows()[at] = found;
+      floats(at_.relevances)[at] = along;
     }
   }
 
@@ -172,26 +182,15 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true, usual> {
     return job.n_rows - begin < Shape::rows ? job.n_rows - begin : Shape::rows;
   }
 
-  // Factors of the gradients of a row and an item of contexts.
-  struct RowFactors {
-    float gradient, of_products, of_squares, mean;
-    float product;  // ∂L/∂(q · a); NaN where the relevance's gradient is
+  // Gradients of a row and an item of contexts. Beside them r ∂L/∂r, zero where r does not depend on ‖a‖, takes the
+  // place of r.
+  struct RowGradients {
+    float product;  // ∂L/∂(q · a); NaN where ∂L/∂r is
+    float square;   // 2 ∂L/∂‖a‖²
   };
-  CROSSRET_DEVICE RowFactors row_factors(int row, int context) const {
-    const int at = row * kRelevancePitch + context;
-    const float gradient = floats(at_.gradients)[at], number = number_or_zero(gradient);
-    const float of_products = floats(at_.of_products)[at];
-    const float product = bounded(number * of_products, kMostFactor);
-    return {number, of_products, floats(at_.of_squares)[at], floats(at_.means)[at],
-            gradient == gradient ? product : NAN};
-  }
-  CROSSRET_DEVICE static float number_or_zero(float x) { return x == x ? x : 0.0f; }
-
-  // ∂L/∂n of a cell.
-  CROSSRET_DEVICE float of_logit(const RowFactors& row, float s, int cell) const {
-    const float of_weight = weight_derivative(row.of_products, s, row.of_squares, floats(at_.weighted)[cell]);
-    const float of_exponent = floats(at_.weights)[cell] * (of_weight - row.mean);
-    return bounded(options_.lambda_softmax * (row.gradient * of_exponent), kMostGradient);
+  CROSSRET_DEVICE Shared<RowGradients> gradients_of_rows() const { return shared_at<RowGradients>(at_.gradients); }
+  CROSSRET_DEVICE RowGradients gradients_of_row(int row, int context) const {
+    return gradients_of_rows()[row * kRelevancePitch + context];
   }
 
   // The cell's value in its norm's gradient: x, or n of the softmax.
@@ -216,20 +215,25 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true, usual> {
     });
   }
 
-  // Adds the piece to Σ x ∂L/∂n along an item's queries, of the softmax Σ n ∂L/∂n.
-  CROSSRET_DEVICE void pull(const Job& job, int begin) const {
+  // ∂L/∂n in place of Gp; adds the piece to Σ x ∂L/∂n along an item's queries where `pulled`, of the softmax Σ n ∂L/∂n.
+  CROSSRET_DEVICE void turn_weighted(const Job& job, int begin, bool pulled) const {
     each_part(job, begin, [&](const Column& own) {
-      float sum = begin > 0 ? static_cast<float>(floats(at_.pulls)[own.at]) : 0.0f;
+      float sum = pulled && begin > 0 ? static_cast<float>(floats(at_.pulls)[own.at]) : 0.0f;
       for (int row = own.from; row < own.to; ++row) {
         const int cell = row * at_.pitch + own.column;
+        const RowDerivatives of_row = this->derivatives()[row * kRelevancePitch + own.context];
         const float s = floats(at_.similarities)[cell];
-        sum = fmaf(in_norm(s, own.at), of_logit(row_factors(row, own.context), s, cell), sum);
+        const float of_weight = weight_derivative(of_row.of_products, s, of_row.of_squares, floats(at_.weighted)[cell]);
+        const float of_exponent = floats(at_.weights)[cell] * (of_weight - of_row.mean);
+        const float gradient = bounded(of_row.of_logits * of_exponent, kMostGradient);
+        floats(at_.weighted)[cell] = gradient;
+        if (pulled) sum = fmaf(in_norm(s, own.at), gradient, sum);
       }
-      floats(at_.pulls)[own.at] = sum;
+      if (pulled) floats(at_.pulls)[own.at] = sum;
     });
   }
 
-  // ∂L/∂S in place of similarities; a thread has the same columns as in `pull`.
+  // ∂L/∂S in place of similarities; a thread has the same columns as in `turn_weighted`.
   CROSSRET_DEVICE void turn_similarities(const Job& job, int begin) const {
     each_part(job, begin, [&](const Column& own) {
       const bool normed = this->norm() != Norm::none;
@@ -239,74 +243,98 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true, usual> {
       for (int row = own.from; row < own.to; ++row) {
         const int cell = row * at_.pitch + own.column;
         const float s = floats(at_.similarities)[cell];
-        const RowFactors factors = row_factors(row, own.context);
-        float gradient = of_logit(factors, s, cell);
+        float gradient = floats(at_.weighted)[cell];
         if (normed) gradient = norm.through(this->norm(), gradient, in_norm(s, own.at));
         if (!(s > 0.0f)) gradient *= options_.slope;
-        gradient += factors.product * floats(at_.weights)[cell];
+        const float product = gradients_of_row(row, own.context).product;
+        gradient = fmaf(product, floats(at_.weights)[cell], gradient);
         floats(at_.similarities)[cell] = gradient * floats(at_.row_scales)[row] * column_scale;
       }
     });
-  }
-
-  // 2 ∂L/∂‖a‖² of a row.
-  CROSSRET_DEVICE float of_square(int row, int context) const {
-    const int at = row * kRelevancePitch + context;
-    return bounded(0.0f - number_or_zero(floats(at_.gradients)[at]) * floats(at_.of_squares)[at], kMostFactor);
   }
 
   CROSSRET_DEVICE Global<float> grams_of(const Job& job, int context) const {
     return made_.of_grams + (block_y() * made_.numbers + (job.first_context + context) * made_.apart);
   }
 
-  // Adds Σ w p pᵀ of the piece's rows to the gradients of the Gram matrices, w `of_square` of each row.
+  // Adds Σ w p pᵀ of the piece's rows to the gradients of the Gram matrices, w = 2 ∂L/∂‖a‖² of each row. They are
+  // symmetric: a warp has 16 rows of a matrix from their own columns on, and stores what is right of these below, too.
   CROSSRET_DEVICE void add_to_grams(const Job& job, int begin, bool first) const {
-    using Fine = gpu::Fine<Arithmetic>;
-    const int lane = thread_index() % kWarp, g = lane / 4, t = lane % 4, rows = rows_of(job, begin);
-    int unit = thread_index() / kWarp;
+    const int rows = rows_of(job, begin);
+    int block = thread_index() / kWarp;
     for (int context = 0; context < job.n_contexts; ++context) {
-      const int first_column = ints(at_.context_begins)[context];
-      const int count = ints(at_.context_begins)[context + 1] - first_column;
-      const int groups = fragment_columns(count), units = (count + 15) / 16 * groups;
-      const Global<float> to = grams_of(job, context);
-      // Warps continue with the next item's units.
-      for (; unit < units; unit += Shape::warps) {
-        const int left = unit / groups * 16, right = unit % groups * 8;
-        const auto weight = [&](int row, int c) -> float {
-          if (row >= rows || c >= count) return 0.0f;
-          return floats(at_.weights)[row * at_.pitch + first_column + c] * floats(at_.column_scales)[first_column + c];
-        };
-        float sums[4] = {};
-        for (int row = 0; row < rows; row += Fine::rows) {
-          float of_squares[Fine::of_lane];
-#pragma unroll
-          for (int k = 0; k < Fine::of_lane; ++k) {  // zero behind the piece, as the gradients of relevances are
-            of_squares[k] = of_square(row + t + 4 * k, context);
-          }
-          const Chunk b = Fine::fragment([&](int k) { return weight(row + t + 4 * k, right + g); });
-          uint32_t heads[4], rests[4];
-          Fine::weights([&](int half, int k) { return of_squares[k] * weight(row + t + 4 * k, left + g + 8 * half); },
-                        heads, rests);
-          sync_warp();  // lanes diverge in `weight`, and multiply together
-          const uint32_t head[2] = {b.words[0], b.words[1]}, rest[2] = {b.words[2], b.words[3]};
-          multiply<typename Fine::Factor>(sums, heads, rest);
-          multiply<typename Fine::Factor>(sums, rests, head);
-          multiply<typename Fine::Factor>(sums, heads, head);
-        }
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {  // eight columns of a row are one sector of memory
-          const int r = left + g + 8 * half;
-          if (r >= count) continue;
-          const auto cell = Global<Two<float>>(to + (int64_t{r} * made_.gram_pitch + right + 2 * t));
-          Two<float> sum{{sums[2 * half], sums[2 * half + 1]}};
-          if (!first) {
-            const Two<float> before = load(cell, 0);
-            sum.at[0] += before.at[0], sum.at[1] += before.at[1];
-          }
-          store(cell, 0, sum);
+      const int count = ints(at_.context_begins)[context + 1] - ints(at_.context_begins)[context];
+      const int blocks = (count + 15) / 16;
+      for (; block < blocks; block += Shape::warps) {  // warps continue with the next item's
+        for (int right = 16 * block; right < count; right += 8 * kGroups) {
+          add_to_gram(job, context, count, rows, 16 * block, right, first);
         }
       }
-      unit -= units;
+      block -= blocks;
+    }
+  }
+  static constexpr int kGroups = 6;  // of eight columns, which a warp has at once
+
+  // Rows `left` to `left` + 15 by some groups of columns from `right` on.
+  CROSSRET_DEVICE void add_to_gram(const Job& job, int context, int count, int rows, int left, int right,
+                                   bool first) const {
+    using Fine = gpu::Fine<Arithmetic>;
+    const int lane = thread_index() % kWarp, g = lane / 4, t = lane % 4;
+    const int first_column = ints(at_.context_begins)[context], groups = fragment_columns(count - right);
+    // Places behind the item repeat its last: what they make is read by nobody.
+    const auto column_of = [&](int c) -> int { return first_column + (c < count ? c : count - 1); };
+    int lefts[2], rights[kGroups];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) lefts[half] = column_of(left + g + 8 * half);
+#pragma unroll
+    for (int j = 0; j < kGroups; ++j) rights[j] = column_of(right + g + 8 * j);
+    float sums[kGroups][4] = {};
+    for (int top = 0; top < rows; top += Fine::rows) {
+      Shared<float> weights[Fine::of_lane];
+      float of_squares[Fine::of_lane];
+#pragma unroll
+      for (int k = 0; k < Fine::of_lane; ++k) {  // rows 2 t and 2 t + 1 of every eight lie in banks of their own
+        const int row = top + 2 * t + k % 2 + k / 2 * 8;
+        weights[k] = floats(at_.weights) + (row < rows ? row : rows - 1) * at_.pitch;
+        of_squares[k] = gradients_of_row(row, context).square;  // 0 behind the rows
+      }
+      uint32_t heads[4], rests[4];
+      Fine::weights([&](int half, int k) { return of_squares[k] * weights[k][lefts[half]]; }, heads, rests);
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        if (j >= groups) break;
+        const Chunk b = Fine::fragment([&](int k) -> float { return weights[k][rights[j]]; });
+        const uint32_t head[2] = {b.words[0], b.words[1]}, rest[2] = {b.words[2], b.words[3]};
+        multiply<typename Fine::Factor>(sums[j], heads, rest);
+        multiply<typename Fine::Factor>(sums[j], rests, head);
+        multiply<typename Fine::Factor>(sums[j], heads, head);
+      }
+    }
+    const auto scale_of = [&](int c) -> float { return floats(at_.column_scales)[column_of(c)]; };
+    const Global<float> to = grams_of(job, context);
+#pragma unroll
+    for (int j = 0; j < kGroups; ++j) {
+      if (j >= groups) break;
+      const int column = right + 8 * j + 2 * t;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = left + g + 8 * half;
+        if (row >= count) continue;
+        Two<float> sum{};
+#pragma unroll
+        for (int e = 0; e < 2; ++e) sum.at[e] = sums[j][2 * half + e] * scale_of(row) * scale_of(column + e);
+        const auto cell = Global<Two<float>>(to + (int64_t{row} * made_.gram_pitch + column));
+        if (!first) {
+          const Two<float> before = load(cell, 0);
+          sum.at[0] += before.at[0], sum.at[1] += before.at[1];
+        }
+        store(cell, 0, sum);
+        if (right + 8 * j < left + 16) continue;
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {  // eight rows of a column are one sector of memory below
+          if (column + e < count) store(to, (int64_t{column} + e) * made_.gram_pitch + row, sum.at[e]);
+        }
+      }
     }
   }
 
@@ -338,9 +366,7 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true, usual> {
     for (int row = thread_index(); row < rows; row += Shape::threads) {
       float along = 0.0f;
       for (int context = 0; context < job.n_contexts; ++context) {
-        const int at = row * kRelevancePitch + context;
-        const float gradient = floats(at_.gradients)[at];
-        if (floats(at_.of_squares)[at] != 0.0f) along -= gradient * floats(at_.relevances)[at];
+        along -= floats(at_.relevances)[row * kRelevancePitch + context];
       }
       store(made_.own, block_x() * int64_t{made_.n_query_rows} + ints(at_.row_sources)[row], along);
     }
