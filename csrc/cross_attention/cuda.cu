@@ -322,6 +322,8 @@ void finish_gradients(const RaggedPart& side, const PackedPart& packed, bool nor
   const auto run = [&](auto element, auto feature) {
     using T = decltype(element);
     using Feature = decltype(feature);
+    const auto destination = ragged_rows<Feature>(side, normalize, stream);
+    const auto gradients = updated<Feature>(stream, "gradients", out, side.elements);
     if (of_grams != nullptr) {
       GramGradients given{};
       given.pitch = gram_pitch(part.longest), given.apart = numbers_of_gram(part.longest),
@@ -329,8 +331,9 @@ void finish_gradients(const RaggedPart& side, const PackedPart& packed, bool nor
       given.values = input<float>(stream, "gradients of Gram matrices", of_grams, shares * given.numbers);
       const int units = blocks_for(part.longest, kProductRows) * blocks_for(packed.dim, kProductColumns);
       const Grid of_units{part.n_items, blocks_for(units, kRowWarps), kRowThreads};
-      launch("add_gram_products", add_gram_products<T>, of_units, stream, rows, given,
-             updated<float>(stream, "sums", sums, numbers), packed.dim);
+      launch("add_gram_products", add_gram_products<T, Feature>, of_units, stream, rows, given,
+             updated<float>(stream, "sums", sums, numbers), packed.dim, destination, gradients);
+      if (!normalize) return;
     }
     RowSums given{};
     given.sums = input<float>(stream, "sums", sums, numbers);
@@ -338,8 +341,7 @@ void finish_gradients(const RaggedPart& side, const PackedPart& packed, bool nor
     if (normalize) given.powers = input<float>(stream, "powers", packed.powers, part.n_rows);
     if (own_parts > 0) given.own = input<float>(stream, "own", own, int64_t{own_parts} * part.n_rows);
     given.parts = own_parts, given.n_rows = part.n_rows, given.dim = packed.dim;
-    launch("store_gradients", store_gradients<T, Feature>, grid, stream, rows, given,
-           ragged_rows<Feature>(side, normalize, stream), updated<Feature>(stream, "gradients", out, side.elements));
+    launch("store_gradients", store_gradients<T, Feature>, grid, stream, rows, given, destination, gradients);
   };
   by_dtype(side.dtype, [&](auto feature) {
     if constexpr (std::is_same_v<decltype(feature), Float16>) {

@@ -275,6 +275,7 @@ void finish_gradients(Tensor sums, Tensor packed, Tensor out, OptionalTensor ext
   int own_parts = 0, n_shares = 0;
   const float* const of_rows = shares(own, n_rows, "own", own_parts);
   const float* const grams = shares(of_grams, side.part.n_items * of_gram, "of_grams", n_shares);
+  STD_TORCH_CHECK(own_parts == 0 || n_shares == 0, "own is of queries, of_grams of contexts: a side has one of them");
   const gpu::CurrentStream stream(sums);
   gpu::finish_gradients(side, rows, chosen.normalize, summed, of_rows, own_parts, grams, n_shares,
                         out.mutable_data_ptr(), stream);

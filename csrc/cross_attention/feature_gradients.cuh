@@ -1,5 +1,6 @@
 // Gradients of features from the sums of their packed rows: the Gram matrices' part is added, then the part along each
-// row, and the result stored as features lie.
+// row, and the result stored as features lie. Where rows are not normalised contexts have no part along them: the first
+// kernel stores what it has added to.
 #pragma once
 #include "cross_attention/attention.cuh"
 
@@ -16,11 +17,36 @@ constexpr int kRowWarps = 8, kRowThreads = kRowWarps * kWarp;  // of a block
 // Rows and columns that a warp of `add_gram_products` takes; a lane has pairs of columns.
 constexpr int kProductRows = 4, kProductPairs = 4, kProductColumns = 2 * kProductPairs * kWarp;
 
+// A row of features' gradients, `dim` numbers of which may lie there in any way.
+template <class Out>
+struct GradientRow {
+  Global<Out> at;
+  bool by_two;  // whether it begins where two numbers may be stored at once
+  int dim;
+
+  CROSSRET_DEVICE static GradientRow of(const RaggedRows<Out>& destination, Global<Out> out, int item, int row) {
+    const int64_t element = destination.element(item, row);
+    return {out + element, element % 2 == 0, destination.dim};
+  }
+  // Stores two columns, the first of them even, as far as they are there.
+  CROSSRET_DEVICE void store_two(int column, float left, float right) const {
+    Two<Out> made;
+    narrow(left, made.at[0]), narrow(right, made.at[1]);
+    if (by_two && column + 1 < dim) {
+      store(Global<Two<Out>>(at + column), 0, made);
+    } else {
+      for (int e = 0; e < 2; ++e) {
+        if (column + e < dim) store(at, column + e, made.at[e]);
+      }
+    }
+  }
+};
+
 // Adds (∂L/∂G + its transpose) C to the sums of an item's rows. Each context is read once for all rows of a warp.
-template <class T>
+template <class T, class Out>
 CROSSRET_KERNEL(kRowThreads, 4)
 add_gram_products(CROSSRET_PARAMETER PackedRows side, CROSSRET_PARAMETER GramGradients grams, Global<float> sums,
-                  int dim) {
+                  int dim, CROSSRET_PARAMETER RaggedRows<Out> destination, Global<Out> out) {
   const int lane = thread_index() % kWarp, unit = block_y() * kRowWarps + thread_index() / kWarp;
   const int across = (dim + kProductColumns - 1) / kProductColumns;
   const int row = unit / across * kProductRows, first = unit % across * kProductColumns + 2 * lane;
@@ -63,12 +89,18 @@ add_gram_products(CROSSRET_PARAMETER PackedRows side, CROSSRET_PARAMETER GramGra
   for (int r = 0; r < kProductRows; ++r) {
     if (r >= rows) continue;
     const Global<Two<float>> to = Global<Two<float>>(sums + (int64_t{item.first} + row + r) * dim);
+    const auto gradients = GradientRow<Out>::of(destination, out, block_x(), row + r);
 #pragma unroll
     for (int i = 0; i < kProductPairs; ++i) {
       const int d = first + 2 * i * kWarp;
       if (d >= dim) continue;
       const Two<float> before = load(to, d / 2);
-      store(to, d / 2, Two<float>{{before.at[0] + added[r][i][0], before.at[1] + added[r][i][1]}});
+      const Two<float> sum{{before.at[0] + added[r][i][0], before.at[1] + added[r][i][1]}};
+      if (destination.normalize) {
+        store(to, d / 2, sum);
+      } else {
+        gradients.store_two(d, sum.at[0], sum.at[1]);
+      }
     }
   }
 }
@@ -104,13 +136,13 @@ store_gradients(CROSSRET_PARAMETER PackedRows side, CROSSRET_PARAMETER RowSums g
       along += load(given.own, int64_t{part} * given.n_rows + row);
     along = sum_of_warp(along) / fmaxf(length, kTiny);  // divided twice: the square may be out of range
   }
-  const Global<Out> to = out + destination.element(block_x(), place);
-  const float own_share = destination.normalize ? share : 1.0f / fmaxf(length, kTiny);
-  for (int d = lane; d < destination.dim; d += kWarp) {
-    const float x = widened(load(from, d)) * own_share;
-    Out made;
-    narrow((load(sums, d) + along * x) * scale, made);
-    store(to, d, made);
+  const auto gradients = GradientRow<Out>::of(destination, out, block_x(), place);
+  const float unit = destination.normalize ? share : 1.0f / fmaxf(length, kTiny);
+  for (int d = 2 * lane; d < destination.dim; d += 2 * kWarp) {
+    const auto x = load(Global<const Two<T>>(from + d), 0);
+    const auto sum = load(Global<const Two<float>>(sums + d), 0);
+    gradients.store_two(d, (sum.at[0] + along * (widened(x.at[0]) * unit)) * scale,
+                        (sum.at[1] + along * (widened(x.at[1]) * unit)) * scale);
   }
 }
 

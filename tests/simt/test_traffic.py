@@ -47,7 +47,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "gram_matrices": (1.06, 1.08),
     "one_tile": (1, 1),
     "pack_rows": (0, 1),
-    "store_gradients": (0, 1.02),
+    "store_gradients": (0, 1.03),  # a number of every part for each row of queries
 }
 MOST_PASSES, FEW = 4, 0.01  # of one access, for each that it needs; but for such a part of its kernel's
 
