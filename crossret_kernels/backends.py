@@ -17,7 +17,8 @@ from torch.compiler import is_compiling
 from crossret_kernels import operations  # noqa: F401
 from crossret_kernels.inputs.call import check_traceable
 from crossret_kernels.inputs.ragged import Ragged
-from crossret_kernels.torch_internals import environment
+from crossret_kernels.inputs.tensors import autocasts
+from crossret_kernels.torch_internals import environment, reduced_float32
 
 PACKAGE = Path(__file__).parent
 BACKENDS = ("cpu", "triton", "cuda", "torch", "reference")
@@ -28,6 +29,11 @@ ENVIRONMENT_VARIABLE = "CROSSRET_BACKEND"
 ISA_VARIABLE = "CROSSRET_CPU_ISA"  # read once, when the library loads
 KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LEAST_CAPABILITY = (8, 0)
+# Why "cuda" leaves float32 features to others.
+NOT_IN_TF32 = (
+    "it multiplies float32 features in TF32 alone, which is not allowed: 'triton' serves them, or set "
+    "torch.backends.cuda.matmul.allow_tf32 = True"
+)
 _CPU = torch.device("cpu")
 
 # Triton reads it once, when it is imported: kernels then run on the CPU, slowly, for tests.
@@ -84,6 +90,8 @@ def unsupported_reason(backend: str, device: torch.device, dtype: torch.dtype) -
         return f"it runs on {where} but the features are on {device}"
     if dtype not in KERNEL_DTYPES:
         return f"it takes float32, bfloat16 and float16 features, not {dtype}"
+    if backend == "cuda" and dtype is torch.float32 and not (reduced_float32(True) or autocasts(_type_of(device))):
+        return NOT_IN_TF32
     if backend == "cpu":
         return NATIVE_MISSING
     if on_cpu:
@@ -185,12 +193,12 @@ def _refusal(
     backend: str, device: torch.device, dtype: torch.dtype, no_kernels: str | None, served_by: Collection[str]
 ) -> str | None:
     reason = unsupported_reason(backend, device, dtype)
-    if backend in ("torch", "reference") or reason not in (None, NATIVE_MISSING, CUDA_MISSING):
+    if backend in ("torch", "reference") or reason not in (None, NATIVE_MISSING, CUDA_MISSING, NOT_IN_TF32):
         return reason
     if no_kernels is None and backend not in served_by:
         others = f"those of {' and '.join(map(repr, served_by))} do, and 'torch'" if served_by else "'torch' does"
         no_kernels = f"its kernels do not make this; {others}"
-    return no_kernels or reason  # what has no kernel does not miss the library
+    return no_kernels or reason  # what has no kernel misses neither the library nor TF32
 
 
 def _frames_of_ours() -> int:

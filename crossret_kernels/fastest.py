@@ -21,8 +21,6 @@ from crossret_kernels.torch_internals import reduced_float32
 TABLE = Path(__file__).with_suffix(".json")
 KERNELS = ("triton", "cuda")
 LARGE = 2**36  # flop of the product of similarities from which on a call is large
-# Alike are precisions that take the same instructions of the same width.
-_WIDTHS = {"bfloat16": 16, "float16": 16, "tf32": 19, "float32": 32}
 
 
 class Asked(NamedTuple):
@@ -114,9 +112,7 @@ def _distance(first: tuple[int, int], second: tuple[int, int]) -> int:
 
 def _likeness(case: Asked, call: Asked) -> tuple[bool, ...]:
     """Facts that two calls have in common, those that matter most first."""
-    widths = _WIDTHS[case.precision], _WIDTHS.get(call.precision, 32)
     return (
-        (widths[0] == 32) == (widths[1] == 32),
         case.precision == call.precision,
         case.large == call.large,
         case.gradients == call.gradients,

@@ -33,13 +33,14 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def backends() -> str:
     """Which dtypes each backend takes of each operation."""
     kernels = ", ".join(str(dtype).removeprefix("torch.") for dtype in KERNEL_DTYPES)
+    others = {
+        "cuda": kernels.replace("float32", "float32 in TF32"),
+        **dict.fromkeys(("torch", "reference"), "the same, float64"),
+    }
     rows = [
         [
             ", ".join(f"`{name}`" for name in names),
-            *(
-                ("the same, float64" if name in ("torch", "reference") else kernels) if name in has else "–"
-                for name in BACKENDS
-            ),
+            *(others.get(name, kernels) if name in has else "–" for name in BACKENDS),
         ]
         for names, has in OPERATIONS.items()
     ]

@@ -37,6 +37,9 @@ from tests.kernels.heterogeneous_attention.calls import make_layers
 
 UNITS = {"bfloat16": 2.0**-8, "float16": 2.0**-10, "tf32": 2.0**-10, "float32": 2.0**-20}  # a few of the last place
 NORMS = ("clipped_l2norm", "softmax", "l1norm", "no_norm")
+# Precisions of stacked cross attention with a backend that multiplies in them: some, and the others.
+SOME = ("bfloat16", "triton"), ("bfloat16", "cuda"), ("float32", "triton"), ("tf32", "cuda")
+OTHERS = ("tf32", "triton"), ("float16", "triton"), ("float16", "cuda")
 
 
 class Check(NamedTuple):
@@ -59,19 +62,18 @@ class Check(NamedTuple):
 
 def checks() -> Iterator[Check]:
     """Dear ones to compile first."""
-    both, all_four = ("triton", "cuda"), tuple(DTYPES)
     lse = ("direction", "t2i"), ("pooling", "lse")
     avg = ("direction", "i2t"), ("pooling", "avg"), ("lambda_softmax", 4.0)
-    for options, name, backend in product((lse, avg), all_four, both):
+    for options, (name, backend) in product((lse, avg), (*SOME, *OTHERS)):
         yield Check("scan_scores", (36, 20, 1024), options, name, backend)
     for shape, name, backend in product(((36, 20, 512), (49, 49, 1024)), ("bfloat16", "tf32", "float32"), ("torch",)):
         yield Check("gated_attention_scores", shape, (), name, backend)
         yield Check("heterogeneous_scores", shape, (("heads", 8),), name, backend)
-    for name, backend in product(("bfloat16", "float32"), both):
+    for name, backend in SOME:
         for options in (lse, avg):
             yield Check("scan_scores", (197, 77, 1024), options, name, backend)
             yield Check("scan_scores", (36, 20, 1024), (*options, ("listed", True)), name, backend)
-    for norm, way, name, backend in product(NORMS, (lse, avg), ("bfloat16", "float32"), both):
+    for norm, way, (name, backend) in product(NORMS, (lse, avg), SOME):
         yield Check(
             "scan_scores", (20, 40, 100), (*way, ("raw_feature_norm", norm), ("normalize", True)), name, backend
         )
@@ -83,7 +85,7 @@ def checks() -> Iterator[Check]:
     ):  # fmt: skip
         items = (3, 4) if max(shape) > 1000 else (12, 17)
         yield Check("maxsim_scores", shape, (("direction", way),), name, "triton", items=items)
-    for name in all_four:
+    for name in DTYPES:
         yield Check("maxsim_argmax", (300, 32, 128), (), name, "triton", gradients=False)
     for negatives, name in product(("hardest", "sum", "softmax"), ("bfloat16", "float32")):
         yield Check("triplet_loss", (700, 700, 0), (("negatives", negatives),), name, "triton")
@@ -209,7 +211,9 @@ def errors(check: Check, device: torch.device) -> list[tuple[float, float]]:
 def told_of(check: Check, kind: str) -> tuple[str, bool]:
     """A line on a check, and whether it passed."""
     device = torch.device(kind)
-    if reason := backends.unsupported_reason(check.backend, device, DTYPES[check.precision]):
+    with precision(check.precision):
+        reason = backends.unsupported_reason(check.backend, device, DTYPES[check.precision])
+    if reason:
         return f"{check}: not run, {reason}", True
     try:
         found = errors(check, device)

@@ -33,8 +33,8 @@ def rows_of(records: Iterable[GpuResults]) -> Iterator[list[object]]:
 
 
 def asked_in(measurement: Measurement) -> Asked | None:
-    """Key of a call of this case; None where `backend=None` does not choose."""
-    if measurement.operation not in OPERATIONS:
+    """Key of a call of this case; None where `backend=None` does not choose, as "cuda" does not serve float32."""
+    if measurement.operation not in OPERATIONS or measurement.precision == "float32":
         return None
     direction, gradients = OPERATIONS[measurement.operation]
     return Asked(direction, measurement.precision, gradients, measurement.work >= LARGE)

@@ -51,7 +51,7 @@ def wrong_scores(device: torch.device) -> Iterator[str]:
     """A line for each dtype and direction whose scores are not the usual kernel's, or not made by warpgroups."""
     usual, CudaAttention.ROW_BYTES = CudaAttention.ROW_BYTES, SMALL
     for name, dtype in DTYPES.items():
-        if name == "float32":  # whose products have no instruction
+        if name == "float32":  # which "cuda" does not multiply in
             continue
         arguments = drawn(SCORED, dtype, device)
         for direction in ("t2i", "i2t"):

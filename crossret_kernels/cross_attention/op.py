@@ -118,6 +118,7 @@ def scan_scores(
     products of split halves, where the processor has AMX. Of each similarity Σ a·b these lose no more than
     2⁻¹⁵ Σ |a||b|, besides the rounding of float32 sums, and λ times that
     reaches the weights; gradients have the precision that the scores had. ‖attended‖ is made in float32 all the same.
+    "cuda" takes float32 features where ``torch.backends.cuda.matmul`` allows TF32, and multiplies them in it.
 
     A NaN feature makes its own item's scores NaN and no others; to "triton" and "cuda" a row longer than 3.1e7 is no
     number either, unless it is to be normalised. Where a norm is exactly zero (zero vectors, a

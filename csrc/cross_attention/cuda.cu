@@ -34,12 +34,12 @@ void by_dtype(Dtype dtype, const Run& run) {
 
 int blocks_for(int count, int size) { return std::max((count + size - 1) / size, 1); }
 
-// Calls run(arithmetic) with the arithmetic of products of packed rows.
+// Calls run(arithmetic) with the arithmetic of products of packed rows, float32's that of TF32.
 template <class Run>
-void by_arithmetic(Dtype packed, bool tfloat32, const Run& run) {
+void by_arithmetic(Dtype packed, const Run& run) {
   switch (packed) {
     case Dtype::float32:
-      return tfloat32 ? run(TFloat32{}) : run(Ieee{});
+      return run(TFloat32{});
     case Dtype::bfloat16:
       return run(BFloat16{});
     case Dtype::float16:
@@ -72,9 +72,9 @@ PackedRows packed_rows(const PackedPart& side, const Stream& stream) {
 }
 
 // Fragments of the longest item's Gram matrix: every item has room for as many.
-int64_t fragments_of(const Part& part, Dtype packed, bool tfloat32) {
+int64_t fragments_of(const Part& part, Dtype packed) {
   int64_t count = 0;
-  by_arithmetic(packed, tfloat32, [&](auto arithmetic) {
+  by_arithmetic(packed, [&](auto arithmetic) {
     count = int64_t{blocks_for(part.longest, Fine<decltype(arithmetic)>::rows)} * blocks_for(part.longest, 8);
   });
   return count;
@@ -100,7 +100,7 @@ AttentionProblem problem_of(const AttentionCall& call, const Tiling& tiling, con
   problem.contexts = packed_rows(call.contexts, stream), problem.queries = packed_rows(call.queries, stream);
   problem.dim = call.queries.dim;
   const Part& part = call.contexts.part;
-  problem.gram_apart = fragments_of(part, call.contexts.dtype, choices.tfloat32);
+  problem.gram_apart = fragments_of(part, call.contexts.dtype);
   problem.grams = input<Chunk>(stream, "Gram matrices", call.contexts.grams, part.n_items * problem.gram_apart * kWarp);
   problem.flags = input<int>(stream, "flags", call.contexts.flags, part.n_items);
   const JobSizes& sizes = tiling.sizes;
@@ -149,11 +149,11 @@ void score_by_warpgroups(const AttentionCall& call, const Scores& scores, const 
 void make_grams(const PackedPart& contexts, const AttentionChoices& choices, const Stream& stream) {
   const Part& part = contexts.part;
   Grams grams{};
-  grams.apart = fragments_of(part, contexts.dtype, choices.tfloat32);
+  grams.apart = fragments_of(part, contexts.dtype);
   grams.fragments = output<Chunk>(stream, "Gram matrices", contexts.grams, part.n_items * grams.apart * kWarp);
   grams.flags = output<int>(stream, "flags", contexts.flags, part.n_items);
   const int blocks = blocks_for(part.longest, kGramBlock);
-  by_arithmetic(contexts.dtype, choices.tfloat32, [&](auto arithmetic) {
+  by_arithmetic(contexts.dtype, [&](auto arithmetic) {
     launch("gram_matrices", gram_matrices<decltype(arithmetic)>,
            {part.n_items, int64_t{blocks} * blocks, GramTile::threads, kGramMemory}, stream,
            packed_rows(contexts, stream), grams, contexts.dim, blocks, choices.normalize);
@@ -171,15 +171,14 @@ std::string constant(const char* name, std::initializer_list<int64_t> values) {
 
 std::string attention_constants() {
   return constant("attention_fragment_bytes", {kWarp * int64_t{sizeof(Chunk)}}) +
-         // Rows by arithmetic: float32's own products, TF32, bfloat16, float16.
-         constant("attention_fragment_rows",
-                  {Fine<Ieee>::rows, Fine<TFloat32>::rows, Fine<BFloat16>::rows, Fine<Float16>::rows}) +
+         // By the dtype of packed rows, in the order of Dtype.
+         constant("attention_fragment_rows", {Fine<TFloat32>::rows, Fine<BFloat16>::rows, Fine<Float16>::rows}) +
          constant("attention_most_rows", {kPackWarps * kMostY});
 }
 
-JobSizes job_sizes(Dtype packed, bool tfloat32, bool softmax, int longest, bool gradients, int most_shared) {
+JobSizes job_sizes(Dtype packed, bool softmax, int longest, bool gradients, int most_shared) {
   JobSizes found{};
-  by_arithmetic(packed, tfloat32, [&](auto arithmetic) {
+  by_arithmetic(packed, [&](auto arithmetic) {
     using Arithmetic = decltype(arithmetic);
     const auto take = [&](auto, const Tiling& tiling) { found = tiling.sizes; };
     gradients ? by_shape<Arithmetic, true>(longest, softmax, most_shared, take)
@@ -203,8 +202,8 @@ int packed_dim(int dim, Dtype dtype) {
 
 int64_t packed_item_bytes() { return sizeof(PackedItem); }
 
-int64_t gram_bytes(const Part& part, Dtype packed, bool tfloat32) {
-  return part.n_items * fragments_of(part, packed, tfloat32) * kWarp * int64_t{sizeof(Chunk)};
+int64_t gram_bytes(const Part& part, Dtype packed) {
+  return part.n_items * fragments_of(part, packed) * kWarp * int64_t{sizeof(Chunk)};
 }
 
 void pack(const RaggedPart& side, const void* features, const AttentionChoices& choices, const PackedPart& out,
@@ -243,15 +242,13 @@ void score_attention(const AttentionCall& call, const OrderedPairs& listed, floa
              input<int64_t>(stream, "order", listed.order, listed.count), listed.count, static_cast<int>(share)};
   }
   const Scores scores{updated<float>(stream, "scores", out, n_scores), call.context_stride, call.query_stride};
-  by_arithmetic(call.queries.dtype, call.choices.tfloat32, [&](auto arithmetic) {
+  by_arithmetic(call.queries.dtype, [&](auto arithmetic) {
     using Arithmetic = decltype(arithmetic);
     by_shape<Arithmetic, false>(call, stream, [&](auto shape, const Tiling& tiling) {
       using Shape = decltype(shape);
       const AttentionProblem problem = problem_of(call, tiling, stream);
-      if constexpr (!std::is_same_v<Arithmetic, Ieee>) {
-        if (listed.count == 0 && by_warpgroups<Shape>(call, problem, stream)) {
-          return score_by_warpgroups<Arithmetic>(call, scores, stream);
-        }
+      if (listed.count == 0 && by_warpgroups<Shape>(call, problem, stream)) {
+        return score_by_warpgroups<Arithmetic>(call, scores, stream);
       }
       const int64_t blocks = listed.count != 0 ? (listed.count + pairs.a_block - 1) / pairs.a_block
                                                : int64_t{problem.n_query_jobs} * problem.n_context_jobs;
@@ -265,8 +262,8 @@ void score_attention(const AttentionCall& call, const OrderedPairs& listed, floa
 
 GradientParts gradient_parts(const AttentionCall& call, const Stream& stream) {
   const Part& part = call.contexts.part;
-  const JobSizes sizes = job_sizes(call.queries.dtype, call.choices.tfloat32,
-                                   call.choices.options.norm == Norm::softmax, part.longest, true, stream.most_shared);
+  const JobSizes sizes =
+      job_sizes(call.queries.dtype, call.choices.options.norm == Norm::softmax, part.longest, true, stream.most_shared);
   GradientParts parts{};
   int n_query_jobs = 0;
   jobs_of("jobs of contexts", part, call.context_jobs, sizes.context_rows, sizes.most_contexts, parts.context_jobs,
@@ -286,7 +283,7 @@ GradientParts gradient_parts(const AttentionCall& call, const Stream& stream) {
 }
 
 void differentiate_attention(const AttentionCall& call, const GradientsOfAttention& made, const Stream& stream) {
-  by_arithmetic(call.queries.dtype, call.choices.tfloat32, [&](auto arithmetic) {
+  by_arithmetic(call.queries.dtype, [&](auto arithmetic) {
     using Arithmetic = decltype(arithmetic);
     if constexpr (!std::is_same_v<Arithmetic, Float16>) {  // its range is too small: it is packed as float32
       by_shape<Arithmetic, true>(call, stream, [&](auto shape, const Tiling& tiling) {

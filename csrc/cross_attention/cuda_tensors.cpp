@@ -23,7 +23,7 @@ using OptionalTensor = std::optional<torch::stable::Tensor>;
 #define CROSSRET_PART_NUMBERS(X) X(first) X(items) X(rows) X(longest) X(slots) X(full)
 // Whether rows are packed as float32 whatever the features' dtype, and fields of `gpu::AttentionChoices`.
 #define CROSSRET_CHOICE_NUMBERS(X) \
-  X(wide) X(tfloat32) X(warpgroups) X(empty_score) X(normalize) X(raw_feature_norm) X(clip_slope) X(lambda_softmax) X(pooling) \
+  X(wide) X(warpgroups) X(empty_score) X(normalize) X(raw_feature_norm) X(clip_slope) X(lambda_softmax) X(pooling) \
   X(lambda_lse)
 // clang-format on
 
@@ -61,8 +61,7 @@ Choices choices_of(const Tensor& numbers) {
   Choices made{};
   made.options = attention_options(static_cast<int64_t>(given.raw_feature_norm), given.clip_slope, given.lambda_softmax,
                                    static_cast<int64_t>(given.pooling), given.lambda_lse);
-  made.normalize = given.normalize != 0, made.tfloat32 = given.tfloat32 != 0, made.wide = given.wide != 0;
-  made.warpgroups = given.warpgroups != 0;
+  made.normalize = given.normalize != 0, made.wide = given.wide != 0, made.warpgroups = given.warpgroups != 0;
   made.empty_score = static_cast<float>(given.empty_score);
   return made;
 }
@@ -129,7 +128,7 @@ gpu::PackedPart packed_in(Room& room, const gpu::Part& part, Dtype dtype, int di
   packed.powers = room.bytes<float>(choices.normalize ? 4 * int64_t{part.n_rows} : 0);
   packed.items = room.bytes(part.n_items * gpu::packed_item_bytes());
   if (contexts) {
-    packed.grams = room.bytes(gpu::gram_bytes(part, dtype, choices.tfloat32));
+    packed.grams = room.bytes(gpu::gram_bytes(part, dtype));
     packed.flags = room.bytes<int32_t>(4 * int64_t{part.n_items});
   }
   return packed;
@@ -186,11 +185,11 @@ std::string attention_told() {
 }
 
 // `gpu::job_sizes` as a list; `packed` numbers the dtypes.
-std::vector<int64_t> attention_job_sizes(int64_t packed, bool tfloat32, bool softmax, int64_t longest, bool gradients,
+std::vector<int64_t> attention_job_sizes(int64_t packed, bool softmax, int64_t longest, bool gradients,
                                          int64_t most_shared) {
   constexpr Dtype dtypes[] = {Dtype::float32, Dtype::bfloat16, Dtype::float16};
-  const gpu::JobSizes sizes = gpu::job_sizes(chosen("packed", dtypes, packed), tfloat32, softmax,
-                                             static_cast<int>(longest), gradients, static_cast<int>(most_shared));
+  const gpu::JobSizes sizes = gpu::job_sizes(chosen("packed", dtypes, packed), softmax, static_cast<int>(longest),
+                                             gradients, static_cast<int>(most_shared));
   return {sizes.query_rows, sizes.context_rows, sizes.most_queries, sizes.most_contexts};
 }
 

@@ -40,7 +40,6 @@ struct RaggedPart {
 struct AttentionChoices {
   CrossAttentionOptions options;
   bool normalize;
-  bool tfloat32;    // whether products of float32 may use TF32
   bool warpgroups;  // whether warpgroups multiply on compute capability 9.0
   float empty_score;
 };
@@ -81,7 +80,7 @@ int packed_dim(int dim, Dtype dtype);
 int64_t packed_item_bytes();
 
 // Bytes of the Gram matrices of contexts.
-int64_t gram_bytes(const Part& part, Dtype packed, bool tfloat32);
+int64_t gram_bytes(const Part& part, Dtype packed);
 
 // Fills the packed part, and its Gram matrices where it has them.
 void pack(const RaggedPart& side, const void* features, const AttentionChoices& choices, const PackedPart& out,
@@ -95,7 +94,7 @@ struct JobSizes {
   int query_rows, context_rows, most_queries, most_contexts;
 };
 // Bounds for the largest tile that fits in `most_shared` bytes of shared memory, with contexts of up to `longest` rows.
-JobSizes job_sizes(Dtype packed, bool tfloat32, bool softmax, int longest, bool gradients, int most_shared);
+JobSizes job_sizes(Dtype packed, bool softmax, int longest, bool gradients, int most_shared);
 
 // Rows of an item of contexts that fit in `most_shared` bytes of shared memory, whatever the options.
 int most_attended_rows(bool gradients, int most_shared);

@@ -1,9 +1,9 @@
 // Gram matrices of items of contexts, pᵀGp of which is ‖a‖² (kernels.md §1), as fragments of the tensor cores.
 //
 // A fragment is some rows and 8 columns of G, a chunk a lane. Every number is split into a head and a rest, its
-// rounding error, so that three products keep 16 bits of bfloat16 features, or 22 in TF32 of float16 and IEEE float32
-// ones. Lane g * 4 + t has rows t and 4 + t of 8, and column g / 2 + g % 2 * 4 of 8: the order in which `attention.cuh`
-// reads weights. Fragments of one column group follow one another.
+// rounding error, so that three products keep 16 bits of bfloat16 features and of float32 ones in TF32, or 22 of
+// float16 ones. Lane g * 4 + t has rows t and 4 + t of 8, and column g / 2 + g % 2 * 4 of 8: the order in which
+// `attention.cuh` reads weights. Fragments of one column group follow one another.
 #pragma once
 #include "cross_attention/pack.cuh"
 
@@ -51,8 +51,9 @@ struct Fine {
     }
   }
 };
+// Float16 has more digits than two bfloat16 keep.
 template <>
-struct Fine<Ieee> {
+struct Fine<Float16> {
   using Factor = TFloat32;
   static constexpr int rows = 8, of_lane = 2;
 
@@ -73,10 +74,6 @@ struct Fine<Ieee> {
     for (int i = 0; i < 4; ++i) split(weight(i % 2, i / 2), heads[i], rests[i]);
   }
 };
-
-// Float16 has more digits than two bfloat16 keep.
-template <>
-struct Fine<Float16> : Fine<Ieee> {};
 
 // Groups of rows and of columns of an item of `count` contexts.
 template <class Arithmetic>

@@ -13,13 +13,11 @@ namespace gpu {
 constexpr int kProductBytes = 64;      // rows are packed to a multiple of it
 constexpr int kMostQueriesOfLong = 4;  // items of a job with long contexts, whose norms take shared memory
 
-// Tiles of 128 queries by 144 contexts; IEEE products of float32 take more registers. Longer items of contexts leave
-// room for fewer queries.
+// Tiles of 128 queries by 144 contexts. Longer items of contexts leave room for fewer queries.
 using Tall = TileShape<4, 2, 2, 9, kProductBytes, 4, 2>;
-using TallIeee = TileShape<4, 2, 2, 5, kProductBytes, 3, 1>;
 using Flat = TileShape<2, 4, 1, 4, kProductBytes, 4, 2>;
 using Flattest = TileShape<1, 8, 1, 2, kProductBytes, 4, 1>;
-// Flat would spill registers with float32 features.
+// Float32 features do without Flat: fewer kernels are compiled.
 template <class Arithmetic>
 using Flatter = std::conditional_t<std::is_same_v<typename Features<Arithmetic>::Element, float>, Flattest, Flat>;
 // For gradients, which keep three tiles.
@@ -46,8 +44,7 @@ Tiling tiling_of(int longest, bool softmax, bool gradients) {
 // tile's columns never take the largest.
 template <class Arithmetic, bool gradients, class Run>
 void by_shape(int longest, bool softmax, int most_shared, const Run& run) {
-  using Whole = std::conditional_t<std::is_same_v<Arithmetic, Ieee>, TallIeee, Tall>;
-  using Largest = std::conditional_t<gradients, Half, Whole>;
+  using Largest = std::conditional_t<gradients, Half, Tall>;
   using Larger = Flatter<Arithmetic>;
   const auto tiling = [&](auto shape) { return tiling_of<decltype(shape)>(longest, softmax, gradients); };
   const auto fits = [&](auto shape) { return tiling(shape).memory.total <= most_shared; };
@@ -69,7 +66,7 @@ inline bool usual(const AttentionOptions& options) {
 // Calls run(whether the options are usual), of which kernels with the largest tiles are compiled apart.
 template <class Shape, class Run>
 void by_options(const AttentionOptions& options, const Run& run) {
-  if constexpr (std::is_same_v<Shape, Tall> || std::is_same_v<Shape, TallIeee> || std::is_same_v<Shape, Half>) {
+  if constexpr (std::is_same_v<Shape, Tall> || std::is_same_v<Shape, Half>) {
     if (usual(options)) return run(std::true_type{});
   }
   run(std::false_type{});

@@ -2,8 +2,7 @@
 //
 // A ring of stages in shared memory holds `stage_bytes` of every row, copied asynchronously some stages ahead. A warp
 // multiplies 32 bytes of its rows at a time, 16 numbers of 16 bits or 8 of 32. A lane accumulates the cells that tensor
-// cores leave it: rows g and g + 8 of 16, columns 2t and 2t + 1 of 8, for g = lane / 4 and t = lane % 4. IEEE products
-// of float32 fill the same cells without tensor cores.
+// cores leave it: rows g and g + 8 of 16, columns 2t and 2t + 1 of 8, for g = lane / 4 and t = lane % 4.
 #pragma once
 #include <utility>
 
@@ -13,17 +12,12 @@ namespace crossret {
 namespace gpu {
 
 // The features' element by the arithmetic of their product.
-struct Ieee {};
 template <class Arithmetic>
 struct Features {
   using Element = Arithmetic;
 };
 template <>
 struct Features<TFloat32> {
-  using Element = float;
-};
-template <>
-struct Features<Ieee> {
   using Element = float;
 };
 
@@ -142,10 +136,10 @@ struct StagePlaces {
   }
 };
 
-// Multiplies 32 bytes of a warp's rows by tensor cores; the stage begins `stage` chunks from `ring` on.
+// Multiplies 32 bytes of a warp's rows; the stage begins `stage` chunks from `ring` on.
 template <class Shape, class Arithmetic>
 CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk> ring, int stage,
-                                   const StagePlaces<Shape>& places, int step, Arithmetic) {
+                                   const StagePlaces<Shape>& places, int step) {
   const Shared<const Chunk> queries = ring + ((stage + places.queries) ^ 2 * step);
   const Shared<const Chunk> contexts = ring + ((stage + places.contexts) ^ 2 * step);
   uint32_t a[Shape::row_tiles][4];
@@ -167,38 +161,6 @@ CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk
       if (j + 1 < Shape::column_tiles) {
         const uint32_t other[2] = {two[2], two[3]};
         multiply<Arithmetic>(sums.at[i][j + 1], a[i], other);
-      }
-    }
-  }
-}
-
-// Products in IEEE float32.
-template <class Shape>
-CROSSRET_DEVICE void multiply_step(Accumulators<Shape>& sums, Shared<const Chunk> ring, int stage,
-                                   const StagePlaces<Shape>&, int step, Ieee) {
-  const Shared<const Chunk> queries = ring + stage, contexts = queries + Shape::rows * Shape::chunks;
-  const int row = Accumulators<Shape>::own_row(), column = Accumulators<Shape>::own_column();
-#pragma unroll 1
-  for (int chunk = 2 * step; chunk < 2 * step + 2; ++chunk) {
-    Chunk a[Shape::row_tiles][2];
-#pragma unroll
-    for (int i = 0; i < Shape::row_tiles; ++i) {
-      for (int half = 0; half < 2; ++half) a[i][half] = queries[chunk_place<Shape>(row + 16 * i + 8 * half, chunk)];
-    }
-#pragma unroll
-    for (int j = 0; j < Shape::column_tiles; ++j) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const Chunk b = contexts[chunk_place<Shape>(column + 8 * j + e, chunk)];
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const float x = float_of(static_cast<int>(b.words[k]));
-#pragma unroll
-          for (int i = 0; i < Shape::row_tiles; ++i) {
-            sums.at[i][j][e] = fmaf(float_of(static_cast<int>(a[i][0].words[k])), x, sums.at[i][j][e]);
-            sums.at[i][j][2 + e] = fmaf(float_of(static_cast<int>(a[i][1].words[k])), x, sums.at[i][j][2 + e]);
-          }
-        }
       }
     }
   }
@@ -248,7 +210,7 @@ CROSSRET_DEVICE void multiply_tiles(Accumulators<Shape>& sums, const Operand<OfQ
     copy();
 #pragma unroll
     for (int step = 0; step < Shape::stage_bytes / kStepBytes; ++step) {
-      multiply_step<Shape>(sums, ring, read, places, step, Arithmetic{});
+      multiply_step<Shape, Arithmetic>(sums, ring, read, places, step);
     }
     read = next(read);
   }

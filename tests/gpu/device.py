@@ -29,6 +29,14 @@ gpu = [
 ]
 needs_cuda_library = pytest.mark.skipif(CUDA_MISSING is not None, reason=str(CUDA_MISSING))
 backends = pytest.mark.parametrize("backend", ["triton", pytest.param("cuda", marks=needs_cuda_library)])
+# Precisions of stacked cross attention with each backend that multiplies in them.
+attention_precisions = pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        *((name, "triton") for name in PRECISIONS),
+        *(pytest.param(name, "cuda", marks=needs_cuda_library) for name in PRECISIONS if name != "float32"),
+    ],
+)
 # Scores with each backend that has kernels of them.
 scorers = pytest.mark.parametrize(
     ("function", "backend"),

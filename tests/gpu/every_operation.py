@@ -22,7 +22,6 @@ from crossret_kernels.gpu.tuning import CudaAttention
 from tests.gpu.built import operations
 
 PRECISIONS = {
-    "ieee": (torch.float32, "ieee"),
     "tf32": (torch.float32, "tf32"),
     "bfloat16": (torch.bfloat16, "ieee"),
     "float16": (torch.float16, "ieee"),

@@ -154,21 +154,21 @@ def test_a_gpu_s_backend_says_what_it_lacks(name: str, monkeypatch: pytest.Monke
     reason = partial(backends.unsupported_reason, name)
     monkeypatch.setattr(backends, "CUDA_MISSING", None)
     monkeypatch.setattr(backends, "CUDA_ARCHITECTURES", "8.0 9.0a")
-    assert reason(CPU, torch.float32) == "it runs on CUDA devices but the features are on cpu"
+    assert reason(CPU, torch.bfloat16) == "it runs on CUDA devices but the features are on cpu"
     assert reason(GPU, torch.float64) == "it takes float32, bfloat16 and float16 features, not torch.float64"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert reason(GPU, torch.float32) == "this PyTorch finds no CUDA device"
+    assert reason(GPU, torch.bfloat16) == "this PyTorch finds no CUDA device"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    assert reason(GPU, torch.float32) is None
+    assert reason(GPU, torch.bfloat16) is None
     assert select_backend(name, GPU, torch.bfloat16) == name
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
-    assert reason(GPU, torch.float32) == "it takes compute capability 8.0 or newer, cuda:0 has (7, 5)"
+    assert reason(GPU, torch.bfloat16) == "it takes compute capability 8.0 or newer, cuda:0 has (7, 5)"
     monkeypatch.setattr(torch.version, "hip", "6.4")
-    assert reason(GPU, torch.float32) == "it is written for NVIDIA's GPUs, this PyTorch is built for ROCm 6.4"
+    assert reason(GPU, torch.bfloat16) == "it is written for NVIDIA's GPUs, this PyTorch is built for ROCm 6.4"
     monkeypatch.setattr(backends, f"{name.upper()}_MISSING", "it is not there")
-    assert reason(GPU, torch.float32) == "it is not there"
-    assert select_backend(None, GPU, torch.float32) == "torch"
+    assert reason(GPU, torch.bfloat16) == "it is not there"
+    assert select_backend(None, GPU, torch.bfloat16) == "torch"
 
 
 def test_the_cuda_library_serves_where_triton_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +184,7 @@ def test_the_cuda_library_serves_where_triton_does_not(monkeypatch: pytest.Monke
     assert select_backend(None, GPU, torch.bfloat16) == "cuda"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (12, 0))
     refusal = "it is built for compute capability 8.0 9.0a, cuda:0 has (12, 0)"
-    assert backends.unsupported_reason("cuda", GPU, torch.float32) == refusal
+    assert backends.unsupported_reason("cuda", GPU, torch.bfloat16) == refusal
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from crossret_kernels import backends
+from tests.kernels.precision import tfloat32
 from tests.simt.launches import Device
 from tests.simt.library import build
 
@@ -21,8 +22,8 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Device:
 
 @pytest.fixture(scope="module")
 def simulated(device: Device) -> Iterator[Device]:
-    """For a module whose calls of backend "cuda" take tensors on the CPU."""
-    with pytest.MonkeyPatch.context() as patch:
+    """For a module whose calls of backend "cuda" take tensors on the CPU, and float32 features in TF32."""
+    with pytest.MonkeyPatch.context() as patch, tfloat32():
         patch.setattr(backends, "CUDA_MISSING", None)
         patch.setattr(backends, "SIMULATED", True)
         yield device

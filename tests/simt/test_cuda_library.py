@@ -23,4 +23,4 @@ def test_numbers_that_are_not_those_of_a_launch(wrong: dict[str, int | None]) ->
 
 def test_constants() -> None:
     assert constant("attention_fragment_bytes") == 512
-    assert constants("attention_fragment_rows") == (8, 16, 16, 8)
+    assert constants("attention_fragment_rows") == (16, 16, 8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,8 @@ import torch
 from hypothesis import assume, given
 from torch import Tensor
 
-from crossret_kernels import scan_scores
+from crossret_kernels import ScanOptions, UnsupportedByBackend, scan_scores
+from crossret_kernels.backends import NOT_IN_TF32
 from crossret_kernels.gpu.tuning import CudaAttention
 from tests.kernels.cross_attention.agreement import Agreement
 from tests.kernels.cross_attention.calls import Calls
@@ -20,6 +22,7 @@ from tests.kernels.cross_attention.gradients import Gradients
 from tests.kernels.cross_attention.kernels import Kernels, batch_of
 from tests.kernels.cross_attention.longest import check_longest_contexts
 from tests.kernels.cross_attention.not_finite import NotFinite
+from tests.kernels.precision import tfloat32
 from tests.kernels.strategies import (
     FEW_ITEMS,
     IN_HALF_RANGE,
@@ -30,50 +33,51 @@ from tests.kernels.strategies import (
     nearly_cancelling,
     scan_options,
 )
-from tests.kernels.tolerance import evaluate, score_weights, well_posed
+from tests.kernels.tolerance import Expectation, evaluate, score_weights, well_posed
 from tests.simt.launches import MOST_SHARED, SCHEDULES, Device
-from tests.simt.precision import tfloat32
 
 USUAL = {name: getattr(CudaAttention, name) for name in ("CELLS", "ROW_BYTES", "GRAM_BYTES")}
-PRECISIONS = {
-    "ieee": (torch.float32, False),
-    "tf32": (torch.float32, True),
-    "bfloat16": (torch.bfloat16, False),
-    "float16": (torch.float16, False),
-}
+DTYPES = torch.float32, torch.bfloat16, torch.float16
 # What scores and gradients lose at most of the largest, in usual batches. Gradients of similarities are bfloat16
 # where features are.
 DIGITS = {
-    "ieee": (2e-6, 4e-6, 4e-6),
-    "tf32": (1e-5, 2e-5, 2e-5),
-    "bfloat16": (1e-5, 2.0**-7, 2.0**-7),
-    "float16": (2e-6, 2.0**-10, 2.0**-10),
+    torch.float32: (1e-5, 2e-5, 2e-5),
+    torch.bfloat16: (1e-5, 2.0**-7, 2.0**-7),
+    torch.float16: (2e-6, 2.0**-10, 2.0**-10),
 }
-# Of two bfloat16s, as which Gram matrices and weights are multiplied beside TF32 and bfloat16, 2⁻¹⁷; as much as eight
+# Of two bfloat16s, as which Gram matrices and weights are multiplied but of float16, 2⁻¹⁷; as much as eight
 # times that of ‖a‖² where contexts cancel in part (kCancelled of csrc/cross_attention/gram.cuh).
 GRAM_UNIT = 2.0**-14
-precisions = pytest.mark.parametrize("precision", PRECISIONS)
+dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
-# Every norm, with a pooling and a direction, in two of the precisions.
+# Every norm, with a pooling and a direction, in two of the dtypes.
 NORMS = [
-    (norm, ("lse", "avg", "max", "sum")[i % 4], ("t2i", "i2t")[i // 4], list(PRECISIONS)[(i + j) % 4])
+    (norm, ("lse", "avg", "max", "sum")[i % 4], ("t2i", "i2t")[i // 4], DTYPES[(i + j) % 3])
     for i, norm in enumerate(NORM_MODES)
-    for j in (0, 2)
+    for j in (0, 1)
 ]
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def check(kernels: Kernels, batch: Features, precision: str, **options: Any) -> None:
-    """Of TF32 with features that it holds, whose products are exact."""
-    dtype, allowed = PRECISIONS[precision]
-    if allowed:
-        batch = batch.to(torch.bfloat16).to(torch.float64)
-    unit: dict[str, Any] = {"unit": GRAM_UNIT} if precision in ("tf32", "bfloat16") else {}
-    if precision == "bfloat16":
-        unit["share"] = torch.finfo(dtype).eps / 2  # as which gradients of similarities are multiplied
-    with tfloat32(allowed):
-        kernels.check(batch, dtype, **unit, **options)
+def in_tfloat32(x: Tensor) -> Tensor:
+    """Rounded to the 11 binary digits of TF32."""
+    mantissa, exponent = torch.frexp(x)
+    return torch.ldexp((mantissa * 2**11).round() / 2**11, exponent)
+
+
+class CudaKernels(Kernels):
+    """float32 features are held to what TF32 holds of them, whose products are exact."""
+
+    def held(self, batch: Features) -> Features:
+        return replace(batch, regions=in_tfloat32(batch.regions), words=in_tfloat32(batch.words))
+
+    def check(self, batch: Features, dtype: torch.dtype = torch.float32, **options: Any) -> Expectation:
+        if dtype is not torch.float16:
+            options["unit"] = GRAM_UNIT
+        if dtype is torch.bfloat16:
+            options["share"] = torch.finfo(dtype).eps / 2  # as which gradients of similarities are multiplied
+        return super().check(self.held(batch) if dtype is torch.float32 else batch, dtype, **options)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +88,7 @@ def kernels(simulated: Device) -> Iterator[Kernels]:
         number = crc32(what.encode())
         simulated.choose(SCHEDULES[number % 4], (1, 2, 100)[number // 4 % 3], capability=(80, 90)[number // 12 % 2])
 
-    cuda = Kernels(
+    cuda = CudaKernels(
         "cuda",
         modules=(CudaAttention,),
         least={"CELLS": 1, "ROW_BYTES": 1},
@@ -104,66 +108,61 @@ def schedule(kernels: Kernels, request: pytest.FixtureRequest) -> None:
 class TestAgreement(Agreement):
     @examples(12)
     @given(batch=features(IN_HALF_RANGE, FEW_ITEMS), options=scan_options("cuda"))
-    def test_tfloat32(self, kernels: Kernels, batch: Features, options: dict[str, Any]) -> None:
-        assume(well_posed(batch.to(torch.bfloat16).to(torch.float64), options))
-        check(kernels, batch, "tf32", **options)
-
-    @examples(12)
-    @given(batch=features(IN_HALF_RANGE, FEW_ITEMS), options=scan_options("cuda"))
     def test_bfloat16(self, kernels: Kernels, batch: Features, options: dict[str, Any]) -> None:
         assume(well_posed(batch.to(torch.bfloat16).to(torch.float64), options))
-        check(kernels, batch, "bfloat16", **options)
+        kernels.check(batch, torch.bfloat16, **options)
 
-    @precisions
+    @dtypes
     @pytest.mark.parametrize("longest", [(12, 9), (150, 5)], ids=str)
-    def test_the_ring_comes_round(self, kernels: Kernels, precision: str, longest: tuple[int, int]) -> None:
+    def test_the_ring_comes_round(self, kernels: Kernels, dtype: torch.dtype, longest: tuple[int, int]) -> None:
         """Rows of more stages than any shape of tile has, of which the last is not full."""
-        dim = 6 * 64 // PRECISIONS[precision][0].itemsize - 3
-        check(kernels, batch_of(2, 5, dim, longest), precision, raw_feature_norm="clipped", normalize=True)
+        dim = 6 * 64 // dtype.itemsize - 3
+        kernels.check(batch_of(2, 5, dim, longest), dtype, raw_feature_norm="clipped", normalize=True)
 
-    @precisions
+    @dtypes
     @pytest.mark.parametrize("norm", ["softmax", "clipped_l2norm", "l1norm", "no_norm"])
-    def test_queries_in_pieces(self, kernels: Kernels, precision: str, norm: str) -> None:
+    def test_queries_in_pieces(self, kernels: Kernels, dtype: torch.dtype, norm: str) -> None:
         """Of two tiles and of more, beside shorter ones; and of exactly one tile."""
         batch = batch_of(3, 4, 12, (7, 300))
         batch.word_lengths[:] = torch.tensor([128, 300, 17, 129])
-        check(kernels, batch, precision, raw_feature_norm=norm, pooling=pooling_of(norm), lambda_softmax=3.0)
+        kernels.check(batch, dtype, raw_feature_norm=norm, pooling=pooling_of(norm), lambda_softmax=3.0)
 
     @pytest.mark.parametrize(
-        ("norm", "rows", "precision"),
+        ("norm", "rows", "dtype"),
         [
-            *(("softmax", 145, precision) for precision in PRECISIONS),
-            *(("clipped_l2norm", 300, precision) for precision in ("ieee", "bfloat16")),
-            *(("no_norm", 520, precision) for precision in ("tf32", "float16")),
+            *(("softmax", 145, dtype) for dtype in DTYPES),
+            *(("clipped_l2norm", 300, dtype) for dtype in DTYPES[:2]),
+            *(("no_norm", 520, dtype) for dtype in (torch.float32, torch.float16)),
         ],
+        ids=str,
     )
-    def test_contexts_longer_than_a_tile(self, kernels: Kernels, precision: str, norm: str, rows: int) -> None:
+    def test_contexts_longer_than_a_tile(self, kernels: Kernels, dtype: torch.dtype, norm: str, rows: int) -> None:
         """Fewer queries fit beside them, of 520 rows 16 with gradients; one is in pieces of its own."""
         batch = batch_of(2, 5, 12, (rows, 50))
         batch.region_lengths[:] = torch.tensor([3, rows])
         batch.word_lengths[:] = torch.tensor([1, 2, 50, 4, 16])
-        check(kernels, batch, precision, raw_feature_norm=norm, pooling=pooling_of(norm))
+        kernels.check(batch, dtype, raw_feature_norm=norm, pooling=pooling_of(norm))
 
     @pytest.mark.parametrize(
-        ("precision", "direction"), [("ieee", "t2i"), ("tf32", "i2t"), ("bfloat16", "t2i"), ("float16", "i2t")]
+        ("dtype", "direction"), [(torch.float32, "i2t"), (torch.bfloat16, "t2i"), (torch.float16, "i2t")], ids=str
     )
-    def test_many_jobs(self, kernels: Kernels, precision: str, direction: str) -> None:
+    def test_many_jobs(self, kernels: Kernels, dtype: torch.dtype, direction: str) -> None:
         """More of contexts than pass a tile of queries abreast, and several of queries, of full tiles and others."""
         many, few = (150, 1), (5, 70)
         n, longest = zip(*((many, few) if direction == "t2i" else (few, many)), strict=True)
         with kernels.sizes(**USUAL):
-            check(kernels, batch_of(*n, 10, longest), precision, direction=direction, pooling="lse", normalize=False)
+            kernels.check(batch_of(*n, 10, longest), dtype, direction=direction, pooling="lse", normalize=False)
 
-    @precisions
+    @dtypes
     @pytest.mark.parametrize("normalize", [False, True])
-    def test_many_listed_pairs(self, kernels: Kernels, precision: str, normalize: bool) -> None:
+    def test_many_listed_pairs(self, kernels: Kernels, dtype: torch.dtype, normalize: bool) -> None:
         """More than a block takes, many of one context, some twice; of short queries more than a job has."""
         generator = torch.Generator().manual_seed(4)
         pairs = torch.stack([torch.randint(0, n, (300,), generator=generator) for n in (3, 17)], 1)
         pairs[:150, 0] = 1
         batch = batch_of(4, 17, 10, (20, 30 if normalize else 5), pairs=pairs)
         with kernels.sizes(**USUAL):
-            check(kernels, batch, precision, normalize=normalize, pooling="sum")
+            kernels.check(batch, dtype, normalize=normalize, pooling="sum")
 
     def test_exponentials_of_what_is_far_below_zero(self, kernels: Kernels) -> None:
         """A softmax over queries whose every exponential float32 takes for zero, the greatest not taken out."""
@@ -222,31 +221,30 @@ class TestNotFinite(NotFinite):
 
 
 class TestGradients(Gradients):
-    @pytest.mark.parametrize(("norm", "pooling", "direction", "precision"), NORMS)
-    def test_digits(self, kernels: Kernels, norm: str, pooling: str, direction: str, precision: str) -> None:
+    @pytest.mark.parametrize(("norm", "pooling", "direction", "dtype"), NORMS)
+    def test_digits(self, kernels: Kernels, norm: str, pooling: str, direction: str, dtype: torch.dtype) -> None:
         """Of usual features, of which more are right than hold for any."""
-        dtype, allowed = PRECISIONS[precision]
         options = {"direction": direction, "raw_feature_norm": norm, "pooling": pooling, "normalize": True}
         for longest in ((12, 9), (40, 80)):
             batch = batch_of(3, 4, 30, longest).to(torch.bfloat16).to(torch.float64)
             results = []
-            with tfloat32(allowed), kernels.sizes(**USUAL):
+            with kernels.sizes(**USUAL):
                 for backend, cast in (("reference", torch.float64), (kernels.backend, dtype)):
                     results.append(evaluate(scan_scores, batch, cast, lambda_softmax=5.0, backend=backend, **options))
-            for true, ours, digits in zip(*results, DIGITS[precision], strict=True):
+            for true, ours, digits in zip(*results, DIGITS[dtype], strict=True):
                 assert (ours - true).abs().max() <= digits * true.abs().max()
 
     @pytest.mark.parametrize("most_shared", MOST_SHARED)
     @pytest.mark.parametrize("norm", ["softmax", "clipped_l2norm"])
-    @precisions
+    @dtypes
     def test_gpus_with_less_shared_memory(
-        self, kernels: Kernels, simulated: Device, precision: str, norm: str, most_shared: int
+        self, kernels: Kernels, simulated: Device, dtype: torch.dtype, norm: str, most_shared: int
     ) -> None:
         """Tiles of fewer rows."""
         own = replace(kernels, before=lambda _: simulated.choose(most_shared=most_shared))
         with kernels.sizes(**USUAL):
             for longest in ((36, 12), (20, 150)):
-                check(own, batch_of(3, 10, 24, longest), precision, raw_feature_norm=norm)
+                own.check(batch_of(3, 10, 24, longest), dtype, raw_feature_norm=norm)
 
     @pytest.mark.parametrize("norm", ["clipped_l2norm", "clipped", "l1norm"])
     def test_similarities_of_zero(self, kernels: Kernels, norm: str) -> None:
@@ -273,24 +271,41 @@ class TestGradients(Gradients):
 class TestCalls(Calls): ...
 
 
+def test_float32_features_that_are_not_for_tf32_are_refused(kernels: Kernels) -> None:
+    """By who calls the operation, and by the operation itself."""
+    batch = batch_of(2, 3).to(torch.float32)
+    told = re.escape(NOT_IN_TF32)
+    with tfloat32(False):
+        with pytest.raises(UnsupportedByBackend, match=told):
+            kernels.score(*batch.arguments())
+        with torch.autocast("cpu", torch.bfloat16):
+            scores = kernels.score(*batch.arguments())
+        assert torch.equal(scores, kernels.score(*batch.to(torch.bfloat16).arguments()))
+    given = batch.regions, None, batch.region_lengths, None, batch.words, None, batch.word_lengths, None, None
+    with pytest.raises(UnsupportedByBackend, match=told):
+        torch.ops.crossret.scan_scores_cuda(*given, None, False, *ScanOptions().codes, False)
+
+
 @pytest.mark.parametrize(
-    ("precision", "norm", "listed"),  # every two
+    ("dtype", "norm", "listed"),  # every two
     [
-        ("ieee", "softmax", False),
-        ("ieee", "clipped_l2norm", True),
-        ("tf32", "clipped_l2norm", False),
-        ("bfloat16", "softmax", True),
-        ("float16", "clipped_l2norm", False),
-        ("float16", "softmax", True),
+        (torch.float32, "softmax", False),
+        (torch.float32, "clipped_l2norm", True),
+        (torch.bfloat16, "softmax", True),
+        (torch.bfloat16, "clipped_l2norm", False),
+        (torch.float16, "clipped_l2norm", False),
+        (torch.float16, "softmax", True),
     ],
+    ids=str,
 )
-def test_schedules_do_not_show(kernels: Kernels, simulated: Device, precision: str, norm: str, listed: bool) -> None:
-    dtype, allowed = PRECISIONS[precision]
+def test_schedules_do_not_show(
+    kernels: Kernels, simulated: Device, dtype: torch.dtype, norm: str, listed: bool
+) -> None:
     pairs = torch.randint(0, 5, (40, 2), generator=torch.Generator().manual_seed(1)) if listed else None
     batch = batch_of(5, 5, 100, (21, 80)).to(dtype)
     batch.word_lengths[3] = 80
     made: list[tuple[Tensor, ...]] = []
-    with tfloat32(allowed), kernels.sizes(**USUAL):
+    with kernels.sizes(**USUAL):
         for schedule in SCHEDULES:
             simulated.choose(schedule, 3)
             sides = [side.clone().requires_grad_() for side in (batch.regions, batch.words)]

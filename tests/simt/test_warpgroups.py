@@ -4,7 +4,7 @@ schedule; and what its instructions are taken for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +15,6 @@ from crossret_kernels import scan_scores
 from crossret_kernels.gpu import one_tile
 from crossret_kernels.gpu.tuning import CudaAttention
 from tests.simt.launches import SCHEDULES, Device, Schedule
-from tests.simt.precision import tfloat32
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 schedules = pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
@@ -24,11 +23,9 @@ OURS = "attend_by_warpgroups"
 
 
 @pytest.fixture(autouse=True)
-def chosen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Warpgroups, and TF32 for products of float32."""
+def chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warpgroups multiply."""
     monkeypatch.setattr(CudaAttention, "WARPGROUPS", True)
-    with tfloat32():
-        yield
 
 
 def drawn(count: int, rows: int, dim: int, dtype: torch.dtype, seed: int) -> Tensor:

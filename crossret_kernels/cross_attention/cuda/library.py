@@ -19,7 +19,7 @@ def constant(name: str) -> int:
 
 @cache
 def constants(name: str) -> tuple[int, ...]:
-    """Constants of every kind of tile or arithmetic that the library lists."""
+    """Constants of every kind that the library lists."""
     return tuple(int(value) for value in _declared()[name])
 
 
@@ -55,7 +55,7 @@ _SIDE = "Tensor? extents, Tensor? places, Tensor? starts, Tensor part, Tensor ch
 attention_job_sizes = define(
     "attention_job_sizes",
     (),
-    "int packed, bool tfloat32, bool softmax, int longest, bool gradients, int most_shared",
+    "int packed, bool softmax, int longest, bool gradients, int most_shared",
     made="int[]",
 )
 # Most rows of an item of contexts that can be attended to.

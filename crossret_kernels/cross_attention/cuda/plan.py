@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crossret_kernels.backends import UnsupportedByBackend
+from crossret_kernels.backends import NOT_IN_TF32, UnsupportedByBackend
 from crossret_kernels.cross_attention.cuda import library as steps
 from crossret_kernels.cross_attention.cuda.library import constant, constants, numbers
 from crossret_kernels.cross_attention.options import ScanOptions
@@ -68,7 +68,10 @@ class CudaCall:
     """
 
     def __init__(self, arguments: Sequence[Any], gradients: bool, kept: Sequence[Tensor] = ()) -> None:
-        """From what the operation `crossret::scan_scores_cuda` takes; `kept` is what it kept for gradients."""
+        """From what the operation `crossret::scan_scores_cuda` takes; `kept` is what it kept for gradients.
+
+        Raises UnsupportedByBackend where float32 features are not to be multiplied in TF32.
+        """
         self.pairs: Tensor | None = arguments[8]
         empty_score, reduced, *codes = arguments[9:]
         options = dict(zip(ScanOptions.coded(), codes, strict=True))
@@ -78,19 +81,17 @@ class CudaCall:
         images, captions = both_sides(arguments[:8], empty_score is not None)
         self.sides = (images, captions) if self.by_images else (captions, images)
         features = images.features
+        if features.dtype is torch.float32 and not reduced:
+            raise UnsupportedByBackend(f"backend 'cuda' cannot serve this call: {NOT_IN_TF32}")
         self.device = features.device
         # Gradients overflow float16: rows are packed as float32, and TF32 holds all digits of float16.
         wide = gradients and features.dtype is torch.float16
         self.packed = torch.float32 if wide else features.dtype
-        self.tfloat32, self.softmax = (
-            wide or (reduced and features.dtype is torch.float32),
-            options["raw_feature_norm"] == 0,
-        )
+        self.softmax = options["raw_feature_norm"] == 0
         self.choices = numbers(
             "attention_choices",
             True,
             wide=wide,
-            tfloat32=self.tfloat32,
             warpgroups=TUNED.WARPGROUPS,
             empty_score=self.empty_score,
             **options,
@@ -140,8 +141,7 @@ class CudaCall:
 
     def _most_contexts(self, longest: int) -> int:
         """Items whose Gram matrices have room."""
-        kinds = constants("attention_fragment_rows")
-        rows = kinds[self.tfloat32] if self.packed is torch.float32 else kinds[1 + _PACKED.index(self.packed)]
+        rows = constants("attention_fragment_rows")[_PACKED.index(self.packed)]
         fragments = -(-longest // rows) * -(-longest // 8)
         return max(1, TUNED.GRAM_BYTES // (constant("attention_fragment_bytes") * max(fragments, 1)))
 
@@ -157,9 +157,8 @@ class CudaCall:
         if self.gradients:
             most_rows = most_of_parts((rows[0], rows[1]), longest[1], most_rows[0], TUNED.CELLS)
         query_rows, context_rows, *most = steps.attention_job_sizes(
-            _PACKED.index(self.packed), self.tfloat32, self.softmax, longest[0], self.gradients,
-            shared_memory(self.device),
-        )  # fmt: skip
+            _PACKED.index(self.packed), self.softmax, longest[0], self.gradients, shared_memory(self.device)
+        )
         sizes = (context_rows, most[1]), (query_rows, most[0])
         bounds, tables = [], []
         for own, side in enumerate(self.sides):

@@ -85,7 +85,7 @@ class Calls:
             batch = batch_of(3, 4, dim=8, longest=(5, 3)).to(dtype)
             leaves = [batch.regions.requires_grad_(), batch.words.requires_grad_()]
             given = leaves[0], None, batch.region_lengths, None, leaves[1], None, batch.word_lengths, None, None
-            options = (None, False, *ScanOptions(pooling="lse", normalize=True).codes)
+            options = (None, True, *ScanOptions(pooling="lse", normalize=True).codes)
             made = [
                 getattr(torch.ops.crossret, f"scan_scores_{kernels.backend}")(*given, *options, save)
                 for save in (False, True)
@@ -131,8 +131,8 @@ class Calls:
             getattr(torch.ops.crossret, f"scan_scores_{kernels.backend}{name}").default for name in ("", "_backward")
         )
         codes = ScanOptions(pooling="lse", normalize=True).codes
-        # No empty items, float32 that is multiplied as it is, and nothing that is saved: it would have no known shape.
-        options = (None, False, *codes, False)
+        # No empty items, float32 that TF32 multiplies, and nothing that is saved: it would have no known shape.
+        options = (None, True, *codes, False)
         torch.library.opcheck(score, (*sides, pairs, *options))
         scores, *saved = score(*sides, pairs, *options)
         detached = [side.detach() if isinstance(side, torch.Tensor) else side for side in sides]

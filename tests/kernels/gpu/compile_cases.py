@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from crossret_kernels import (
     triplet_loss,
 )
 from tests.kernels.gpu.offline import ARCHITECTURES, SHARED_LIMITS, Launch, launches_of
+from tests.kernels.precision import tfloat32
 
 EVERY_ARCHITECTURE = "CROSSRET_EVERY_ARCHITECTURE" in os.environ  # `make tritons`
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "tf32": torch.float32, "float32": torch.float32}
@@ -36,16 +36,6 @@ FUNCTIONS = {
 }
 # Operations are known by their folders: what has no Triton yet has no cases.
 BUILT = {path.parent.name for path in Path(crossret_kernels.__file__).parent.glob("*/triton")}
-
-
-@contextmanager
-def tf32(allowed: bool) -> Iterator[None]:
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = allowed
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 @dataclass(frozen=True)
@@ -89,7 +79,7 @@ class Case:
             offsets = (torch.cat([torch.zeros(1, dtype=torch.int64), side.cumsum(0)]) for side in lengths)
             arguments = tuple(zip(sides, offsets, strict=True))
         pairs = torch.randint(0, 24, (17, 2), generator=generator) if self.pairs else None
-        with tf32(self.precision == "tf32"):
+        with tfloat32(self.precision == "tf32"):
             function = self.function or FUNCTIONS[self.operation]
             result = function(*arguments, pairs=pairs, backend="triton", **self.options)
             scores = result[0] if isinstance(result, tuple) else result

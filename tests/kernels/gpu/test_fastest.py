@@ -12,6 +12,7 @@ from crossret_kernels import fastest
 from crossret_kernels.fastest import Asked, Case, asked, order
 from crossret_kernels.inputs.call import as_call
 from crossret_kernels.two_sides import fastest_of
+from tests.kernels.precision import tfloat32
 
 H100, A100 = ("H100", (9, 0), "2026-01-01"), ("A100", (8, 0), "2026-01-01")
 CUDA_FIRST, TRITON_FIRST = ("cuda", "triton"), ("triton", "cuda")
@@ -19,8 +20,8 @@ CASES = (
     Case(*H100, Asked("t2i", "bfloat16", False, True), 2.0),
     Case(*H100, Asked("t2i", "bfloat16", False, False), 0.5),
     Case(*H100, Asked("i2t", "bfloat16", True, True), 0.25),
-    Case(*H100, Asked("t2i", "float32", False, True), 0.5),
-    Case(*A100, Asked("t2i", "float32", False, True), 3.0),
+    Case(*H100, Asked("t2i", "float16", False, True), 0.25),
+    Case(*A100, Asked("t2i", "float16", False, True), 3.0),
 )
 
 
@@ -43,12 +44,12 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         # What no case is: of the same precision, then size, then gradients, then direction.
         (("i2t", "bfloat16", False, True), (9, 0), CUDA_FIRST),
         (("i2t", "bfloat16", True, False), (9, 0), TRITON_FIRST),
-        # Another of tensor cores: of both alike, 2 × 0.25.
-        (("t2i", "tf32", False, True), (9, 0), CUDA_FIRST),
+        # Of other precisions: of both alike, 2 × 0.25.
+        (("t2i", "tf32", False, True), (9, 0), TRITON_FIRST),
         # The nearest generation with a record.
-        (("t2i", "float32", False, True), (9, 0), TRITON_FIRST),
-        (("t2i", "float32", False, True), (8, 6), CUDA_FIRST),
-        (("t2i", "float32", False, True), (12, 0), TRITON_FIRST),
+        (("t2i", "float16", False, True), (9, 0), TRITON_FIRST),
+        (("t2i", "float16", False, True), (8, 6), CUDA_FIRST),
+        (("t2i", "float16", False, True), (12, 0), TRITON_FIRST),
     ],
 )
 def test_the_case_most_like_a_call_decides(
@@ -76,11 +77,7 @@ def test_the_work_of_a_call_is_that_of_its_products(layout: str, monkeypatch: py
 
 
 def test_float32_features_are_asked_for_by_what_multiplies_them() -> None:
-    before = torch.backends.cuda.matmul.allow_tf32
-    try:
-        for allowed, expected in ((True, "tf32"), (False, "float32")):
-            torch.backends.cuda.matmul.allow_tf32 = allowed
+    for allowed, expected in ((True, "tf32"), (False, "float32")):
+        with tfloat32(allowed):
             assert asked("t2i", torch.float32, 0, False).precision == expected
             assert asked("t2i", torch.float16, 0, False).precision == "float16"
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before

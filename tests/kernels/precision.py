@@ -1,4 +1,4 @@
-"""Precision of products of float32 features."""
+"""Precision of products of float32 features on a GPU."""
 
 from __future__ import annotations
 
