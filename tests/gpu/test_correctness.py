@@ -169,10 +169,11 @@ def test_argmax(direction: str) -> None:
 @scorers
 @pytest.mark.parametrize("rows", [(250, 9), (9, 250), (1, 1), (1030, 1030)])
 def test_items_of_any_length(function: Callable[..., Tensor], rows: tuple[int, int], backend: str) -> None:
-    """Of features that TF32 holds, as which "cuda" takes gradients of similarities, too."""
+    """ "cuda" takes features that TF32 holds, and gradients of similarities in it, too."""
     skip_if_too_long(backend, rows)
-    regions, words = randn(5, rows[0], 100).half().float(), randn(6, rows[1], 100, seed=1).half().float()
-    unit = TF32_UNIT if backend == "cuda" else 0.0
+    regions, words, unit = randn(5, rows[0], 100), randn(6, rows[1], 100, seed=1), 0.0
+    if backend == "cuda":
+        regions, words, unit = regions.half().float(), words.half().float(), TF32_UNIT
     pairs = torch.tensor([[0, 5], [4, 1], [0, 0], [0, 5]])
     for options in ({}, {"pairs": pairs}):
         expected = results(function, regions.double(), words.double(), normalize=True, **options)
