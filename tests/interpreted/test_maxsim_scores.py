@@ -107,9 +107,16 @@ def test_largest_tiles(direction: str) -> None:
     Expectation.of(maxsim_scores, batch, torch.float32, direction=direction, normalize=False).check("triton")
 
 
+def opposed() -> Features:
+    """Similarities of −256, beside which exponentials of places that are not there would overflow."""
+    ones, one = torch.ones(2, 1, 64, dtype=torch.float64), torch.ones(2, dtype=torch.int64)
+    return Features(2 * ones[:1], -2 * ones, one[:1], one, None)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @examples(12)
 @given(batch=features(("none", "none", "all negative", "large"), FEW_ITEMS), options=maxsim_options(one_way=True))
+@example(batch=opposed(), options={"direction": "t2i", "normalize": False, "pooling": "lse", "lambda_lse": 6.0})
 def test_argmax(dtype: torch.dtype, batch: Features, options: dict[str, Any]) -> None:
     check_argmax_of("triton", dtype, batch, options)
 

@@ -162,7 +162,8 @@ def exponentials(found, begins, counts, numbers, KIND: tl.constexpr):
 
 @triton.jit
 def exponential(x, most, there, numbers):
-    t = tl.maximum(numbers.lambda_lse * (x - most[:, None]), LEAST_LOGIT, propagate_nan=tl.PropagateNan.ALL)
+    t = tl.where(there, numbers.lambda_lse * (x - most[:, None]), LEAST_LOGIT)
+    t = tl.maximum(t, LEAST_LOGIT, propagate_nan=tl.PropagateNan.ALL)
     return t, tl.where(there, tl.exp2(t * LOG2_E), 0.0)
 
 
