@@ -61,7 +61,7 @@ def attention_pool(
         ValueError, TypeError, UnsupportedByBackend: as `scan_scores`, of logits, too; packed or listed values inside
             torch.compile.
 
-    NumPy arrays serve as in `scan_scores`. NaN in an item makes its own results NaN and no others.
+    NumPy arrays serve as in `scan_scores`. NaN in an item makes its results NaN and no others.
     """
     return attention_pool_weights(values, logits, lengths, mask=mask, backend=backend).pooled
 
@@ -78,11 +78,11 @@ def attention_pool_weights(
     items = as_ragged(values, lengths, mask, SideNames("values", "lengths", "mask", "item"))
     check_has_values(items.values, "values")
     heads = _as_logits(logits, values, items)
-    chosen = select_in_torch(backend, "pooling is made", "attention_pool takes padded values", items)
+    backend_name = select_in_torch(backend, "pooling is made", "attention_pool takes padded values", items)
     if heads.items is None:  # a gradient goes through the logits
         items = items.joined()
     with torch.autocast(items.values.device.type, enabled=False):
-        return PooledAttention(*_IN_TORCH[chosen](items, heads))
+        return PooledAttention(*_IN_TORCH[backend_name](items, heads))
 
 
 def _as_logits(logits: Any, values: Any, items: Ragged) -> Ragged:
@@ -91,26 +91,26 @@ def _as_logits(logits: Any, values: Any, items: Ragged) -> Ragged:
         values = values.as_given()[0]
     if isinstance(values, (Tensor, np.ndarray)) or is_packed(values):
         form = "(n, L, r)" if items.offsets is None else "(rows, r)"
-        return items.with_values(_checked("logits", logits, items.values, form, items.values.shape[:-1]))
+        return items.with_values(_check_logits("logits", logits, items.values, form, items.values.shape[:-1]))
     if not isinstance(logits, Sequence):
         raise TypeError(f"logits must be a list of (L, r) tensors as the values are, not {type(logits).__name__}")
     if len(logits) != len(values):
         raise ValueError(f"logits must hold a tensor for each of {len(values)} items, got {len(logits)}")
-    checked: list[Tensor] = []
+    tensors: list[Tensor] = []
     for index, (item, value) in enumerate(zip(logits, values, strict=True)):
         name = f"logits[{index}]"
-        checked.append(_checked(name, item, items.values, "(L, r)", value.shape[:-1]))
-        if checked[-1].size(1) != checked[0].size(1):
-            raise ValueError(f"{name} has r = {checked[-1].size(1)} but logits[0] has r = {checked[0].size(1)}")
+        tensors.append(_check_logits(name, item, items.values, "(L, r)", value.shape[:-1]))
+        if tensors[-1].size(1) != tensors[0].size(1):
+            raise ValueError(f"{name} has r = {tensors[-1].size(1)} but logits[0] has r = {tensors[0].size(1)}")
     if items.offsets is None:
-        return items.with_values(checked[0].unsqueeze(0))
-    listed = Ragged.trusted(checked[0][:0], items.offsets, items=checked)
-    return listed if items.items is not None and not needs_gradient(checked) else listed.joined()
+        return items.with_values(tensors[0].unsqueeze(0))
+    ragged = Ragged.trusted(tensors[0][:0], items.offsets, items=tensors)
+    return ragged if items.items is not None and not needs_gradient(tensors) else ragged.joined()
 
 
-def _checked(name: str, logits: Any, values: Tensor, form: str, rows: Sequence[int]) -> Tensor:
+def _check_logits(name: str, logits: Any, values: Tensor, form: str, rows: Sequence[int]) -> Tensor:
     heads = logits.shape[-1] if isinstance(logits, (Tensor, np.ndarray)) and logits.ndim else 1
-    checked = check_operand(name, logits, values, "values", form, (*rows, heads))
+    tensor = check_operand(name, logits, values, "values", form, (*rows, heads))
     if heads == 0:
-        raise ValueError(f"{name} has r = 0 (shape {tuple(checked.shape)}): there is at least one head")
-    return checked
+        raise ValueError(f"{name} has r = 0 (shape {tuple(tensor.shape)}): there is at least one head")
+    return tensor

@@ -26,12 +26,12 @@ def attention_pool_chunked(values: Ragged, logits: Ragged) -> tuple[Tensor, Tens
     chunks = [(values, logits)] if is_compiling() else zip(split(values, rows), split(logits, rows), strict=True)
     for x, a in chunks:
 
-        def pooled(x_rows: Tensor, a_rows: Tensor, x: Ragged = x, a: Ragged = a) -> tuple[Tensor, Tensor]:
+        def pool(x_rows: Tensor, a_rows: Tensor, x: Ragged = x, a: Ragged = a) -> tuple[Tensor, Tensor]:
             (padded, mask), (heads, _) = pad_items(x.with_values(x_rows)), pad_items(a.with_values(a_rows))
             weights = torch.softmax(heads.to(dtype).mT.masked_fill(~mask[:, None], -torch.inf), -1)
             return weights @ padded.to(dtype), weights
 
-        parts.append(recomputed(pooled, x.values, a.values) if copies else pooled(x.values, a.values))
+        parts.append(recomputed(pool, x.values, a.values) if copies else pool(x.values, a.values))
     if not parts:
         n, r, dim = len(values), logits.values.size(-1), values.values.size(-1)
         # Results of no items, which reach values and logits in the backward pass as any others do.

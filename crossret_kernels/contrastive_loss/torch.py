@@ -13,12 +13,12 @@ from crossret_kernels.inputs.score_matrix import Ids, Positives, as_loss, in_flo
 
 def infonce_loss_torch(scores: Tensor, scale: Tensor, positives: Positives, options: InfoNceOptions) -> Tensor:
     """A scalar, or (n_rows,), in the scores' dtype; computed in float32 or wider."""
-    own = slice(positives.offset, positives.offset + len(scores))
+    columns = slice(positives.offset, positives.offset + len(scores))
     logits, (positive, valid) = with_targets(scores, scale, positives.matches(scores))
-    of_rows = cross_entropies(logits, positive, valid, options.label_smoothing)
-    logits, positive, valid = (part[:, own].T for part in (logits, positive, valid))
-    of_columns = cross_entropies(logits, positive, valid, options.label_smoothing)
-    return as_loss(reduced((of_rows + of_columns) / 2, options.reduction), scores)
+    row_losses = cross_entropies(logits, positive, valid, options.label_smoothing)
+    logits, positive, valid = (part[:, columns].T for part in (logits, positive, valid))
+    column_losses = cross_entropies(logits, positive, valid, options.label_smoothing)
+    return as_loss(reduced((row_losses + column_losses) / 2, options.reduction), scores)
 
 
 def with_targets(scores: Tensor, scale: Tensor, match: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -46,8 +46,8 @@ def sigmoid_loss_torch(
     """A scalar, or (n_rows,), in the scores' dtype."""
     left_out = scores.isneginf()
     logits = scale * in_float32(scores).masked_fill(left_out, 0) + bias
-    signed = logits.where(positives.matches(scores), -logits)
-    losses = -logsigmoid(signed).masked_fill(left_out, 0)
+    signed_logits = logits.where(positives.matches(scores), -logits)
+    losses = -logsigmoid(signed_logits).masked_fill(left_out, 0)
     return as_loss(reduced(losses.sum(1), options.reduction), scores)
 
 

@@ -17,7 +17,7 @@ from crossret_kernels.ranking_loss.torch import triplet_loss_torch
 _OPERANDS = (Operand("scores", "Tensor", True), Operand("image_ids"), Operand("caption_ids"))
 _OPTIONS = f"{LossOptions.schema}, SymInt positive_offset"
 # The loss and, for its gradient, statistics of hinges (4, n_rows), float32.
-_MADE = "(Tensor, Tensor)"
+_RESULTS = "(Tensor, Tensor)"
 
 
 def _loss_like(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
@@ -28,7 +28,7 @@ def _loss_like(scores: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
 
 _TRITON = "ranking_loss.triton.losses:loss", "ranking_loss.triton.losses:gradient"
 LOSSES = {
-    "triton": define("triplet_loss_triton", _OPERANDS, _OPTIONS, _loss_like, made=_MADE, kernels=_TRITON),
+    "triton": define("triplet_loss_triton", _OPERANDS, _OPTIONS, _loss_like, made=_RESULTS, kernels=_TRITON),
     "torch": triplet_loss_torch,
     "reference": triplet_loss_reference,
 }

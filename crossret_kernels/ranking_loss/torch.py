@@ -13,9 +13,9 @@ from crossret_kernels.ranking_loss.options import LossOptions
 def triplet_loss_torch(scores: Tensor, positives: Positives, options: LossOptions) -> Tensor:
     """A scalar, or (n_rows,), in the scores' dtype; computed in float32 or wider."""
     exact, match = in_float32(scores), positives.matches(scores)
-    own = slice(positives.offset, positives.offset + len(scores))
-    matched = exact.diagonal(positives.offset)[: len(scores)]
-    losses = pooled(exact, match, matched, options) + pooled(exact[:, own].T, match[:, own].T, matched, options)
+    square = slice(positives.offset, positives.offset + len(scores))
+    positive = exact.diagonal(positives.offset)[: len(scores)]
+    losses = pooled(exact, match, positive, options) + pooled(exact[:, square].T, match[:, square].T, positive, options)
     return as_loss(reduced(losses, options.reduction), scores)
 
 

@@ -44,8 +44,8 @@ def sigmoid_losses(
             scores, by, above, image_ids, caption_ids, row, column, n_rows, n_columns, stride, offset,
             KIND,
         )  # fmt: skip
-        of_pairs = softplus(tl.where(positive, -logits, logits))
-        sums += tl.sum(tl.where(logits < LOWEST, 0.0, of_pairs), 1)
+        pair_losses = softplus(tl.where(positive, -logits, logits))
+        sums += tl.sum(tl.where(logits < LOWEST, 0.0, pair_losses), 1)
     rows = row + tl.arange(0, ROWS)
     tl.store(losses + rows, sums, mask=rows < n_rows)
 
@@ -93,7 +93,7 @@ def sigmoid_gradients(
 
 def gradient(
     grad_loss: Tensor, scores: Tensor, scale: Tensor, bias: Tensor, image_ids: Tensor | None,
-    caption_ids: Tensor | None, reduction: int, offset: int, of_scores: bool, of_scale: bool, of_bias: bool,
+    caption_ids: Tensor | None, reduction: int, offset: int, needs_scores: bool, needs_scale: bool, needs_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """`crossret::sigmoid_loss_triton_backward`: the scores' gradient, in their dtype, the scale's and the bias's."""
     out, sums = torch.empty_like(scores), torch.zeros((2, 1), dtype=torch.float32, device=scores.device)
@@ -101,6 +101,6 @@ def gradient(
         matrix = ScoreMatrix.of(scores, image_ids, caption_ids, offset)
         sums, kind = sums.new_empty((2, matrix.tiles)), LogitKind(*matrix.has_ids, False)
         out = gradient_of(sigmoid_gradients, kind, matrix, grad_loss, reduction, scale, bias, sums)
-    made = out if of_scores else out.new_empty(0)
-    of_numbers = (sums[k].sum() if wanted else sums.new_empty(0) for k, wanted in enumerate((of_scale, of_bias)))
-    return (made, *of_numbers)  # type: ignore[return-value]
+    score_grad = out if needs_scores else out.new_empty(0)
+    numbers = (sums[k].sum() if needed else sums.new_empty(0) for k, needed in enumerate((needs_scale, needs_bias)))
+    return (score_grad, *numbers)  # type: ignore[return-value]

@@ -37,14 +37,14 @@ def no_statistics(N: tl.constexpr):
 def reduced(statistics, axis: tl.constexpr):
     """Statistics merged along an axis."""
     m, powers, positives, n_positives, pairs, n_pairs = statistics
-    most = tl.max(m, axis)
-    less = m - tl.expand_dims(most, axis)
+    top = tl.max(m, axis)
+    shifts = m - tl.expand_dims(top, axis)
     return (
-        most,
-        tl.sum(powers * tl.exp(less), axis),
-        tl.sum(positives + n_positives * less, axis),
+        top,
+        tl.sum(powers * tl.exp(shifts), axis),
+        tl.sum(positives + n_positives * shifts, axis),
         tl.sum(n_positives, axis),
-        tl.sum(pairs + n_pairs * less, axis),
+        tl.sum(pairs + n_pairs * shifts, axis),
         tl.sum(n_pairs, axis),
     )
 
@@ -54,25 +54,25 @@ def merged(first, second):
     """Statistics of two parts of a row or column."""
     m, powers, positives, n_positives, pairs, n_pairs = first
     m_2, powers_2, positives_2, n_positives_2, pairs_2, n_pairs_2 = second
-    most = tl.where(m_2 > m, m_2, m)
-    less, less_2 = m - most, m_2 - most
+    top = tl.where(m_2 > m, m_2, m)
+    shift, shift_2 = m - top, m_2 - top
     return (
-        most,
-        powers * tl.exp(less) + powers_2 * tl.exp(less_2),
-        positives + n_positives * less + positives_2 + n_positives_2 * less_2,
+        top,
+        powers * tl.exp(shift) + powers_2 * tl.exp(shift_2),
+        positives + n_positives * shift + positives_2 + n_positives_2 * shift_2,
         n_positives + n_positives_2,
-        pairs + n_pairs * less + pairs_2 + n_pairs_2 * less_2,
+        pairs + n_pairs * shift + pairs_2 + n_pairs_2 * shift_2,
         n_pairs + n_pairs_2,
     )
 
 
 @triton.jit
-def of_logits(logits, positive, axis: tl.constexpr):
+def tile_statistics(logits, positive, axis: tl.constexpr):
     """Statistics of a tile's rows or columns."""
     m = tl.max(logits, axis)
     m = tl.where(m < LOWEST, LOWEST, m)
     z = logits - tl.expand_dims(m, axis)
-    here = tl.where(logits < LOWEST, 0.0, 1.0)
+    valid = tl.where(logits < LOWEST, 0.0, 1.0)
     ones = tl.where(positive, 1.0, 0.0)
     return (
         m,
@@ -80,7 +80,7 @@ def of_logits(logits, positive, axis: tl.constexpr):
         tl.sum(tl.where(positive, z, 0.0), axis),
         tl.sum(ones, axis),
         tl.sum(tl.where(logits < LOWEST, 0.0, z), axis),
-        tl.sum(here, axis),
+        tl.sum(valid, axis),
     )
 
 
@@ -113,8 +113,8 @@ def logit_statistics(
     """Statistics of a program's blocks of rows over all columns, and its part of those of every column."""
     SMOOTHED: tl.constexpr = KIND.SMOOTHED
     first = tl.program_id(0) * per_program
-    of_columns = parts + tl.program_id(0).to(tl.int64) * 6 * n_rows
-    of_rows = parts + programs.to(tl.int64) * 6 * n_rows
+    column_parts = parts + tl.program_id(0).to(tl.int64) * 6 * n_rows
+    row_parts = parts + programs.to(tl.int64) * 6 * n_rows
     by = tl.load(scale)
     for block in range(first, tl.minimum(first + per_program, tl.cdiv(n_rows, ROWS))):
         row_statistics = no_statistics(ROWS)
@@ -123,31 +123,31 @@ def logit_statistics(
                 scores, by, 0.0, image_ids, caption_ids, block * ROWS, column, n_rows, n_columns, stride, offset,
                 KIND,
             )  # fmt: skip
-            row_statistics = merged(row_statistics, of_logits(logits, positive, 1))
+            row_statistics = merged(row_statistics, tile_statistics(logits, positive, 1))
             at = columns - offset
             matched = (at >= 0) & (at < n_rows)
-            column_statistics = of_logits(logits, positive, 0)
+            column_statistics = tile_statistics(logits, positive, 0)
             if block > first:
-                before = load_statistics(of_columns + at, n_rows, matched, SMOOTHED)
-                column_statistics = merged(before, column_statistics)
-            store_statistics(of_columns + at, n_rows, matched, column_statistics, SMOOTHED)
+                earlier = load_statistics(column_parts + at, n_rows, matched, SMOOTHED)
+                column_statistics = merged(earlier, column_statistics)
+            store_statistics(column_parts + at, n_rows, matched, column_statistics, SMOOTHED)
         tl.debug_barrier()  # columns' statistics are read again, by any thread
         rows = block * ROWS + tl.arange(0, ROWS)
-        store_statistics(of_rows + rows, n_rows, rows < n_rows, row_statistics, SMOOTHED)
+        store_statistics(row_parts + rows, n_rows, rows < n_rows, row_statistics, SMOOTHED)
 
 
 @triton.jit
 def finished(to, stride, mask, smoothing, statistics):
     """The loss of rows or columns; stores the four numbers of their gradient, zeros where there is no positive."""
     m, powers, positives, n_positives, pairs, n_pairs = statistics
-    some = n_positives > 0.0
-    target = tl.where(some, (1.0 - smoothing) / tl.where(some, n_positives, 1.0), 0.0)
-    of_pairs = tl.where(some & (n_pairs > 0.0), smoothing / tl.where(n_pairs > 0.0, n_pairs, 1.0), 0.0)
+    valid = n_positives > 0.0
+    target = tl.where(valid, (1.0 - smoothing) / tl.where(valid, n_positives, 1.0), 0.0)
+    pair_target = tl.where(valid & (n_pairs > 0.0), smoothing / tl.where(n_pairs > 0.0, n_pairs, 1.0), 0.0)
     tl.store(to, m, mask=mask)
-    tl.store(to + stride, tl.where(some, 1.0 / tl.where(some, powers, 1.0), 0.0), mask=mask)
+    tl.store(to + stride, tl.where(valid, 1.0 / tl.where(valid, powers, 1.0), 0.0), mask=mask)
     tl.store(to + 2 * stride, target, mask=mask)
-    tl.store(to + 3 * stride, of_pairs, mask=mask)
-    return tl.where(some, tl.log(tl.where(some, powers, 1.0)) - target * positives - of_pairs * pairs, 0.0)
+    tl.store(to + 3 * stride, pair_target, mask=mask)
+    return tl.where(valid, tl.log(tl.where(valid, powers, 1.0)) - target * positives - pair_target * pairs, 0.0)
 
 
 @triton.jit(do_not_specialize=["n_rows", "programs"])
@@ -156,18 +156,18 @@ def losses_of_logits(losses, statistics, parts, n_rows, programs, smoothing, KIN
     SMOOTHED: tl.constexpr = KIND.SMOOTHED
     rows = tl.program_id(0) * POSITIVES + tl.arange(0, POSITIVES)
     inside = rows < n_rows
-    found = no_statistics(POSITIVES)
+    totals = no_statistics(POSITIVES)
     for first in range(0, programs, PARTS):
         part = first + tl.arange(0, PARTS)
         at = parts + part.to(tl.int64)[:, None] * 6 * n_rows + rows[None, :]
-        of_parts = load_statistics(at, n_rows, (part < programs)[:, None] & inside[None, :], SMOOTHED)
-        found = merged(found, reduced(of_parts, 0))
-    of_columns = statistics + n_rows.to(tl.int64) * 4 + rows
-    of_column = finished(of_columns, n_rows, inside, smoothing, found)
-    of_rows = parts + programs.to(tl.int64) * 6 * n_rows + rows
-    found = load_statistics(of_rows, n_rows, inside, SMOOTHED)
-    of_row = finished(statistics + rows, n_rows, inside, smoothing, found)
-    tl.store(losses + rows, (of_row + of_column) / 2, mask=inside)
+        part_statistics = load_statistics(at, n_rows, (part < programs)[:, None] & inside[None, :], SMOOTHED)
+        totals = merged(totals, reduced(part_statistics, 0))
+    column_places = statistics + n_rows.to(tl.int64) * 4 + rows
+    column_losses = finished(column_places, n_rows, inside, smoothing, totals)
+    row_places = parts + programs.to(tl.int64) * 6 * n_rows + rows
+    totals = load_statistics(row_places, n_rows, inside, SMOOTHED)
+    row_losses = finished(statistics + rows, n_rows, inside, smoothing, totals)
+    tl.store(losses + rows, (row_losses + column_losses) / 2, mask=inside)
 
 
 def loss(
@@ -197,12 +197,12 @@ def loss(
 @triton.jit
 def pulls(at, stride, grads, mask):
     """The greatest logit of rows or columns, and their three other numbers times half their gradients."""
-    most = tl.load(at, mask=mask, other=-LOWEST)  # without a loss e^(z − most) is 0
+    top = tl.load(at, mask=mask, other=-LOWEST)  # without a loss e^(z − top) is 0
     powers = tl.load(at + stride, mask=mask, other=0.0)
     positives = tl.load(at + 2 * stride, mask=mask, other=0.0)
     pairs = tl.load(at + 3 * stride, mask=mask, other=0.0)
     return (
-        most,
+        top,
         tl.where(powers == 0.0, 0.0, grads * powers),
         tl.where(positives == 0.0, 0.0, grads * positives),
         tl.where(pairs == 0.0, 0.0, grads * pairs),
@@ -230,11 +230,11 @@ def logit_gradients(
     in_rows = rows < n_rows
     matched = (at >= 0) & (at < n_rows)
     grads = tl.load(grad_loss + rows.to(tl.int64) * grad_stride, mask=in_rows, other=0.0) * share
-    most, powers, positives, pairs = pulls(statistics + rows, n_rows, grads, in_rows)
+    top, powers, positives, pairs = pulls(statistics + rows, n_rows, grads, in_rows)
     grads = tl.load(grad_loss + at.to(tl.int64) * grad_stride, mask=matched, other=0.0) * share
-    of_columns = statistics + n_rows.to(tl.int64) * 4 + at
-    most_2, powers_2, positives_2, pairs_2 = pulls(of_columns, n_rows, grads, matched)
-    gradient = tl.exp(logits - most[:, None]) * powers[:, None] + tl.exp(logits - most_2[None, :]) * powers_2[None, :]
+    column_places = statistics + n_rows.to(tl.int64) * 4 + at
+    top_2, powers_2, positives_2, pairs_2 = pulls(column_places, n_rows, grads, matched)
+    gradient = tl.exp(logits - top[:, None]) * powers[:, None] + tl.exp(logits - top_2[None, :]) * powers_2[None, :]
     gradient -= tl.where(positive, positives[:, None] + positives_2[None, :], 0.0)
     if KIND.SMOOTHED:
         gradient -= pairs[:, None] + pairs_2[None, :]
@@ -245,13 +245,13 @@ def logit_gradients(
 
 def gradient(
     grad_loss: Tensor, statistics: Tensor, scores: Tensor, scale: Tensor, image_ids: Tensor | None,
-    caption_ids: Tensor | None, label_smoothing: float, reduction: int, offset: int, of_scores: bool, of_scale: bool,
+    caption_ids: Tensor | None, label_smoothing: float, reduction: int, offset: int, score_grad: bool, scale_grad: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """`crossret::infonce_loss_triton_backward`: the scores' gradient, in their dtype, and the scale's."""
     out, sums = torch.empty_like(scores), statistics.new_zeros(1)
     if scores.size(0):
         matrix = ScoreMatrix.of(scores, image_ids, caption_ids, offset)
         sums, kind = statistics.new_empty(matrix.tiles), LogitKind(*matrix.has_ids, label_smoothing > 0)
-        others = scale, statistics, sums
-        out = gradient_of(logit_gradients, kind, matrix, grad_loss, reduction, *others, part=0.5)
-    return out if of_scores else out.new_empty(0), sums.sum() if of_scale else sums.new_empty(0)
+        operands = scale, statistics, sums
+        out = gradient_of(logit_gradients, kind, matrix, grad_loss, reduction, *operands, part=0.5)
+    return out if score_grad else out.new_empty(0), sums.sum() if scale_grad else sums.new_empty(0)

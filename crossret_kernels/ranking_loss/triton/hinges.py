@@ -28,8 +28,8 @@ class HingeKind(NamedTuple):
 
     @classmethod
     def of(cls, matrix: ScoreMatrix, negatives: int, p: float) -> HingeKind:
-        whole = negatives == 2 and p <= LONGEST_PRODUCT and p == int(p)
-        return cls(*matrix.has_ids, negatives, int(p) - 1 if whole else -1)
+        is_product = negatives == 2 and p <= LONGEST_PRODUCT and p == int(p)
+        return cls(*matrix.has_ids, negatives, int(p) - 1 if is_product else -1)
 
 
 @triton.jit
@@ -80,8 +80,8 @@ def reduced(statistics, slope, axis: tl.constexpr, NEGATIVES: tl.constexpr, SLOP
         top = tl.max(order, axis)
         out_a = top.to(tl.float32, bitcast=True)
         if NEGATIVES == 0:
-            found = (order == tl.expand_dims(top, axis)) & (order > 0)
-            out_b, out_c = tl.min(tl.where(found, b, NOWHERE), axis), out_a
+            is_top = (order == tl.expand_dims(top, axis)) & (order > 0)
+            out_b, out_c = tl.min(tl.where(is_top, b, NOWHERE), axis), out_a
         else:
             ratios, powers = scaled(a, tl.expand_dims(out_a, axis), slope, SLOPE)
             out_b, out_c = tl.sum(b * ratios * powers, axis), tl.sum(c * powers, axis)
@@ -128,7 +128,7 @@ def store_statistics(at, stride, mask, statistics, NEGATIVES: tl.constexpr):
 
 
 @triton.jit
-def of_hinges(hinges, places, slope, axis: tl.constexpr, NEGATIVES: tl.constexpr, SLOPE: tl.constexpr):
+def tile_statistics(hinges, places, slope, axis: tl.constexpr, NEGATIVES: tl.constexpr, SLOPE: tl.constexpr):
     """Statistics of a tile's rows or columns."""
     ones = tl.where(hinges == 0.0, 0.0, 1.0)
     return reduced((hinges, places if NEGATIVES == 0 else ones, ones), slope, axis, NEGATIVES, SLOPE)
@@ -148,11 +148,11 @@ def tile_hinges(
     diagonal = scores + (columns - offset).to(tl.int64) * stride + columns
     inside = in_rows[:, None] & in_columns[None, :]
     s = tl.load(starts[:, None] + columns[None, :], mask=inside, other=0.0)
-    of_rows = tl.load(starts + rows + offset, mask=in_rows, other=0.0).to(tl.float32)
-    of_columns = tl.load(diagonal, mask=matched, other=0.0).to(tl.float32)
+    row_positives = tl.load(starts + rows + offset, mask=in_rows, other=0.0).to(tl.float32)
+    column_positives = tl.load(diagonal, mask=matched, other=0.0).to(tl.float32)
     negative = inside & ~positive_pairs(image_ids, caption_ids, rows, columns, in_rows, in_columns, offset, KIND)
-    row_hinges = (margin - of_rows)[:, None] + s.to(tl.float32)
-    column_hinges = (margin - of_columns)[None, :] + s.to(tl.float32)
+    row_hinges = (margin - row_positives)[:, None] + s.to(tl.float32)
+    column_hinges = (margin - column_positives)[None, :] + s.to(tl.float32)
     # NaN is not at most 0: it stays.
     row_hinges = tl.where(negative & ~(row_hinges <= 0.0), row_hinges, 0.0)
     column_hinges = tl.where(negative & matched[None, :] & ~(column_hinges <= 0.0), column_hinges, 0.0)

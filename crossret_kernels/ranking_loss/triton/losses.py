@@ -19,11 +19,11 @@ from crossret_kernels.ranking_loss.triton.hinges import (
     load_statistics,
     merged,
     no_statistics,
-    of_hinges,
     reduced,
     scaled,
     store_statistics,
     tile_hinges,
+    tile_statistics,
 )
 
 
@@ -39,8 +39,8 @@ def hinge_statistics(
     NEGATIVES: tl.constexpr = KIND.NEGATIVES
     SLOPE: tl.constexpr = KIND.SLOPE
     first = tl.program_id(0) * per_program
-    of_columns = parts + tl.program_id(0).to(tl.int64) * 3 * n_rows
-    of_rows = parts + programs.to(tl.int64) * 3 * n_rows
+    column_parts = parts + tl.program_id(0).to(tl.int64) * 3 * n_rows
+    row_parts = parts + programs.to(tl.int64) * 3 * n_rows
     for block in range(first, tl.minimum(first + per_program, tl.cdiv(n_rows, ROWS))):
         row_statistics = no_statistics(ROWS, NEGATIVES)
         for column in range(0, n_columns, COLUMNS):
@@ -50,19 +50,19 @@ def hinge_statistics(
             )  # fmt: skip
             shape: tl.constexpr = (ROWS, COLUMNS)
             numbers = tl.broadcast_to(columns[None, :], shape)
-            found = of_hinges(row_hinges, numbers, slope, 1, NEGATIVES, SLOPE)
-            row_statistics = merged(row_statistics, found, slope, NEGATIVES, SLOPE)
+            statistics = tile_statistics(row_hinges, numbers, slope, 1, NEGATIVES, SLOPE)
+            row_statistics = merged(row_statistics, statistics, slope, NEGATIVES, SLOPE)
             at = columns - offset
             matched = (at >= 0) & (at < n_rows)
             numbers = tl.broadcast_to(rows[:, None], shape)
-            found = of_hinges(column_hinges, numbers, slope, 0, NEGATIVES, SLOPE)
+            statistics = tile_statistics(column_hinges, numbers, slope, 0, NEGATIVES, SLOPE)
             if block > first:
-                before = load_statistics(of_columns + at, n_rows, matched, NEGATIVES)
-                found = merged(before, found, slope, NEGATIVES, SLOPE)
-            store_statistics(of_columns + at, n_rows, matched, found, NEGATIVES)
+                earlier = load_statistics(column_parts + at, n_rows, matched, NEGATIVES)
+                statistics = merged(earlier, statistics, slope, NEGATIVES, SLOPE)
+            store_statistics(column_parts + at, n_rows, matched, statistics, NEGATIVES)
         tl.debug_barrier()  # columns' statistics are read again, by any thread
         rows = block * ROWS + tl.arange(0, ROWS)
-        store_statistics(of_rows + rows, n_rows, rows < n_rows, row_statistics, NEGATIVES)
+        store_statistics(row_parts + rows, n_rows, rows < n_rows, row_statistics, NEGATIVES)
 
 
 @triton.jit
@@ -90,28 +90,28 @@ def losses_of_statistics(
     """
     NEGATIVES: tl.constexpr = KIND.NEGATIVES
     SLOPE: tl.constexpr = KIND.SLOPE
-    summed = tl.full((), 0, tl.float32)
+    loss_sum = tl.full((), 0, tl.float32)
     for block in range(tl.program_id(0), tl.cdiv(n_rows, POSITIVES), tl.num_programs(0)):
         positives = block * POSITIVES + tl.arange(0, POSITIVES)
         inside = positives < n_rows
-        found = no_statistics(POSITIVES, NEGATIVES)
+        totals = no_statistics(POSITIVES, NEGATIVES)
         for first in range(0, programs, PARTS):
             part = first + tl.arange(0, PARTS)
             at = parts + part.to(tl.int64)[:, None] * 3 * n_rows + positives[None, :]
-            there = (part < programs)[:, None] & inside[None, :]
-            of_parts = reduced(load_statistics(at, n_rows, there, NEGATIVES), slope, 0, NEGATIVES, SLOPE)
-            found = merged(found, of_parts, slope, NEGATIVES, SLOPE)
-        of_column, column_key, column_total = finished(found, p, NEGATIVES)
-        of_rows = parts + programs.to(tl.int64) * 3 * n_rows + positives
-        of_row, row_key, row_total = finished(load_statistics(of_rows, n_rows, inside, NEGATIVES), p, NEGATIVES)
-        tl.store(losses + positives, of_row + of_column, mask=inside)
+            part_mask = (part < programs)[:, None] & inside[None, :]
+            part_statistics = reduced(load_statistics(at, n_rows, part_mask, NEGATIVES), slope, 0, NEGATIVES, SLOPE)
+            totals = merged(totals, part_statistics, slope, NEGATIVES, SLOPE)
+        column_loss, column_key, column_total = finished(totals, p, NEGATIVES)
+        row_places = parts + programs.to(tl.int64) * 3 * n_rows + positives
+        row_loss, row_key, row_total = finished(load_statistics(row_places, n_rows, inside, NEGATIVES), p, NEGATIVES)
+        tl.store(losses + positives, row_loss + column_loss, mask=inside)
         tl.store(statistics + positives, row_key, mask=inside)
         tl.store(statistics + n_rows + positives, row_total, mask=inside)
         tl.store(statistics + 2 * n_rows + positives, column_key, mask=inside)
         tl.store(statistics + 3 * n_rows + positives, column_total, mask=inside)
-        summed += tl.sum(tl.where(inside, of_row + of_column, 0.0))
+        loss_sum += tl.sum(tl.where(inside, row_loss + column_loss, 0.0))
     if tl.num_programs(0) == 1:
-        tl.store(loss, summed * share)
+        tl.store(loss, loss_sum * share)
 
 
 def loss(
@@ -121,7 +121,7 @@ def loss(
     """`crossret::triplet_loss_triton`: the loss, float32, and statistics (4, n_rows) that its gradient is made of."""
     n_rows = scores.shape[0]
     losses = torch.empty(n_rows, dtype=torch.float32, device=scores.device)
-    made = losses.new_empty(())
+    total = losses.new_empty(())
     statistics = losses.new_empty((4, n_rows))
     if n_rows:
         matrix = ScoreMatrix.of(scores, image_ids, caption_ids, offset)
@@ -136,11 +136,11 @@ def loss(
         alone = reduction != 2 and n_rows <= ScoreLoss.SUMMED
         launch(
             losses_of_statistics, (1 if alone else -(-n_rows // POSITIVES.value), 1, 1),
-            (losses, made, statistics, parts, n_rows, programs, p - 1, p, 1 / n_rows if reduction == 1 else 1.0), kind,
+            (losses, total, statistics, parts, n_rows, programs, p - 1, p, 1 / n_rows if reduction == 1 else 1.0), kind,
             matrix.key,
         )  # fmt: skip
         if alone:
-            return made, statistics
+            return total, statistics
     return triton_scores.reduced(losses, reduction), statistics
 
 
@@ -148,13 +148,13 @@ def loss(
 def pulls(hinges, places, grads, keys, slope, NEGATIVES: tl.constexpr, SLOPE: tl.constexpr):
     """∂loss/∂hinge times a gradient; 0 where there is no hinge, whatever the gradient."""
     if NEGATIVES == 0:
-        made = tl.where(places == keys, grads, 0.0)
+        pull = tl.where(places == keys, grads, 0.0)
     elif NEGATIVES == 1:
-        made = tl.where(hinges == 0.0, 0.0, grads)
+        pull = tl.where(hinges == 0.0, 0.0, grads)
     else:
         # (h / loss)ᵖ⁻¹: M cancels
-        made = tl.where(hinges == 0.0, 0.0, grads * scaled(hinges, keys, slope, SLOPE)[1])
-    return made
+        pull = tl.where(hinges == 0.0, 0.0, grads * scaled(hinges, keys, slope, SLOPE)[1])
+    return pull
 
 
 @triton.jit(
@@ -186,8 +186,8 @@ def score_gradients(
     totals += tl.load(statistics + 3 * n_rows + rows, mask=in_rows, other=0.0)
     grads = pulls(row_hinges, columns[None, :], row_grads[:, None], row_keys[:, None], slope, NEGATIVES, SLOPE)
     grads += pulls(column_hinges, rows[:, None], column_grads[None, :], column_keys[None, :], slope, NEGATIVES, SLOPE)
-    of_positives = tl.where(totals == 0.0, 0.0, 0.0 - row_grads * totals)
-    grads = tl.where(columns[None, :] == rows[:, None] + offset, of_positives[:, None], grads)
+    positive_grads = tl.where(totals == 0.0, 0.0, 0.0 - row_grads * totals)
+    grads = tl.where(columns[None, :] == rows[:, None] + offset, positive_grads[:, None], grads)
     store_gradient(out, n_rows, n_columns, rows, columns, grads)
 
 
@@ -199,5 +199,5 @@ def gradient(
     if not scores.size(0):
         return torch.empty_like(scores)
     matrix = ScoreMatrix.of(scores, image_ids, caption_ids, offset)
-    kind, others = HingeKind.of(matrix, negatives, p), (statistics, margin, p - 1)
-    return gradient_of(score_gradients, kind, matrix, grad_loss, reduction, *others)
+    kind, operands = HingeKind.of(matrix, negatives, p), (statistics, margin, p - 1)
+    return gradient_of(score_gradients, kind, matrix, grad_loss, reduction, *operands)
