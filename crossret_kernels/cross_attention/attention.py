@@ -22,24 +22,24 @@ def attention_weights(similarities: Tensor, context_mask: Tensor, query_mask: Te
     contexts = context_mask[..., :, None]
     counts = contexts.sum(-2, keepdim=True)
     if options.norm == "minmax":
-        own = counts.to(similarities.dtype).reciprocal() if options.threshold is None else options.threshold
-        p = _spread(similarities, contexts, own)
+        threshold = counts.to(similarities.dtype).reciprocal() if options.threshold is None else options.threshold
+        p = _spread(similarities, contexts, threshold)
     else:
         p = torch.softmax(attention_logits(similarities, context_mask, query_mask, options), -2)
     if not options.focal:
         return p
-    fixed = p.detach().to(torch.promote_types(p.dtype, torch.float32))
-    p = p.where(fixed * counts > (1 - FOCAL_SLACK) * fixed.sum(-2, keepdim=True), 0)
+    constant = p.detach().to(torch.promote_types(p.dtype, torch.float32))
+    p = p.where(constant * counts > (1 - FOCAL_SLACK) * constant.sum(-2, keepdim=True), 0)
     return p / p.sum(-2, keepdim=True)
 
 
 def _spread(s: Tensor, contexts: Tensor, threshold: Tensor | float) -> Tensor:
     """SPARC's weights n / Σ n, n = (s − min s) / (max s − min s) or 0 below the threshold; 1 / C where all s agree."""
     least = s.masked_fill(~contexts, torch.inf).amin(-2, keepdim=True)
-    most = s.masked_fill(~contexts, -torch.inf).amax(-2, keepdim=True)
-    scale = power_of_two(torch.maximum(least.abs(), most.abs()))
+    greatest = s.masked_fill(~contexts, -torch.inf).amax(-2, keepdim=True)
+    scale = power_of_two(torch.maximum(least.abs(), greatest.abs()))
     least = least * scale
-    width = most * scale - least
+    width = greatest * scale - least
     n = safe_divide(s * scale - least, width)
     n = n.masked_fill((n < threshold) & (width != 0), 0).masked_fill(width == 0, 1).masked_fill(~contexts, 0)
     return n / n.sum(-2, keepdim=True)
@@ -52,9 +52,9 @@ def attention_logits(similarities: Tensor, context_mask: Tensor, query_mask: Ten
     padding must be zero. Masks are added, as infinities: that takes less time than filling, and none backwards.
     """
     x = F.leaky_relu(similarities, options.clip_slope) if options.clips else similarities
-    most = UNSHIFTED_HALF if similarities.dtype == torch.float16 else UNSHIFTED
+    limit = UNSHIFTED_HALF if similarities.dtype == torch.float16 else UNSHIFTED
     factor = options.inverse_temperature
-    shifts = options.norm == "none" or abs(factor) > most
+    shifts = options.norm == "none" or abs(factor) > limit
     inner = 1.0 if shifts else factor
     if options.norm == "softmax":
         n = inner * torch.softmax(x + _outside(query_mask[..., None, :], -torch.inf, x), -1)
@@ -86,8 +86,8 @@ def relevances(products: Tensor, attended_norms: Tensor, queries: Tensor, releva
     lengths = vector_length(queries) if relevance == "cosine" else torch.ones_like(attended_norms)
     scales = power_of_two(lengths), power_of_two(attended_norms)
     product, floor = lengths * scales[0] * (attended_norms * scales[1]), EPS * scales[0] * scales[1]
-    floored = (product != 0) & (product < floor)
-    return safe_divide(products * scales[0] * scales[1], floor.where(floored, product))
+    is_small = (product != 0) & (product < floor)
+    return safe_divide(products * scales[0] * scales[1], floor.where(is_small, product))
 
 
 def score_with_attention(
@@ -95,8 +95,8 @@ def score_with_attention(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Scores (P,), weights (P, Q, C) and relevances (P, Q), zero at padding, from weights (P, C, Q) and relevances."""
     scores = pool(relevance, query_mask, options.pooling, options.lambda_lse)
-    both = query_mask[:, :, None] & context_mask[:, None, :]
-    return scores, weights.mT.masked_fill(~both, 0), relevance.masked_fill(~query_mask, 0)
+    mask = query_mask[:, :, None] & context_mask[:, None, :]
+    return scores, weights.mT.masked_fill(~mask, 0), relevance.masked_fill(~query_mask, 0)
 
 
 def attended_or_none(vectors: Tensor, query_mask: Tensor, wanted: bool) -> Tensor:

@@ -19,8 +19,8 @@ _NAMES = SideNames("features", "lengths", "mask", "item")
 _ROW = 16  # rows of a factor begin at multiples of so many floats
 
 
-def _factors_like(features: Tensor, offsets: Tensor | None, *rest: Any) -> Tensor:
-    n, longest = features.size(0) if offsets is None else offsets.size(0) - 1, rest[-1]
+def _factors_like(features: Tensor, offsets: Tensor | None, *arguments: Any) -> Tensor:
+    n, longest = features.size(0) if offsets is None else offsets.size(0) - 1, arguments[-1]
     return features.new_empty((n, longest, -(-longest // _ROW) * _ROW), dtype=torch.float32)
 
 
@@ -56,10 +56,10 @@ def scan_factors(
 
 def check_factors(factors: Array, attended: Ragged) -> Tensor:
     """Factors as a tensor. Raises TypeError or ValueError where they cannot be those of the attended side."""
-    kept = as_tensor(factors, "factors")
-    if not isinstance(kept, Tensor) or kept.dtype != torch.float32:
+    data = as_tensor(factors, "factors")
+    if not isinstance(data, Tensor) or data.dtype != torch.float32:
         raise TypeError("factors must be a float32 tensor, as scan_factors makes it")
     n, longest = len(attended), int(attended.lengths.max()) if len(attended) else 0
-    if kept.dim() != 3 or kept.size(0) != n or kept.size(1) < longest or kept.size(2) < kept.size(1):
-        raise ValueError(f"factors must be those of the {n} items attended to, of {longest} rows, not {(*kept.shape,)}")
-    return kept.contiguous()
+    if data.dim() != 3 or data.size(0) != n or data.size(1) < longest or data.size(2) < data.size(1):
+        raise ValueError(f"factors must be those of the {n} items attended to, of {longest} rows, not {(*data.shape,)}")
+    return data.contiguous()

@@ -120,7 +120,7 @@ def scan_scores(
     reaches the weights; gradients have the precision that the scores had. ‖attended‖ is made in float32 all the same.
     "cuda" takes float32 features where ``torch.backends.cuda.matmul`` allows TF32, and multiplies them in it.
 
-    A NaN feature makes its own item's scores NaN and no others; to "triton" and "cuda" a row longer than 3.1e7 is no
+    A NaN feature makes its item's scores NaN and no others; to "triton" and "cuda" a row longer than 3.1e7 is no
     number either, unless it is to be normalised. Where a norm is exactly zero (zero vectors, a
     similarity row wholly clipped away) the quotient is zero and so is its gradient.
     """
@@ -129,23 +129,23 @@ def scan_scores(
     call = as_call(sides, pairs, candidates, query, options.direction)
     if factors is not None:
         choose("direction beside factors", options.direction, DIRECTIONS)
-        kept = check_factors(factors, call.sides(options.direction)[1])
+        tensor = check_factors(factors, call.sides(options.direction)[1])
         if call.gradients:
             raise ValueError("factors serve scores without gradients, and the features require them")
         if not autocasts("cpu"):
-            return call.as_scores(serve({**SCORES, "cpu": partial(FACTORED, kept)}, backend, call, options))
+            return call.as_scores(serve({**SCORES, "cpu": partial(FACTORED, tensor)}, backend, call, options))
     return call.as_scores(score_call(call, options, backend))
 
 
 def score_call(call: Call, options: ScanOptions, backend: str | None) -> Tensor:
     """Scores of a checked call, (n_images, n_captions), or (P,) of selected pairs."""
     values = call.values
-    by_cpu = options.direction == "both" and select_backend(backend, values.device, values.dtype) == "cpu"
-    if not by_cpu or not one_product_serves(call):
+    on_cpu = options.direction == "both" and select_backend(backend, values.device, values.dtype) == "cpu"
+    if not on_cpu or not one_product_serves(call):
         return serve(SCORES, backend, call, options, listed=LISTED)
     # The longer side's items are the contexts of the first direction: each pair has Gram gradients of the shorter one.
-    first, other = options.ways if call.images.width >= call.captions.width else options.ways[::-1]
-    arguments = call.empty_score, reduced_float32(False), *first.codes, other.inverse_temperature
+    first, second = options.ways if call.images.width >= call.captions.width else options.ways[::-1]
+    arguments = call.empty_score, reduced_float32(False), *first.codes, second.inverse_temperature
     return call.run(BOTH_WAYS, arguments, listed=LISTED_BOTH_WAYS)
 
 
@@ -159,10 +159,10 @@ def one_product_serves(call: Call) -> bool:
     rows = [len(side) * side.width if side.offsets is None else int(side.offsets[-1]) for side in sides]
     share = 1 if call.pairs is None else len(call.pairs) / max(len(sides[0]) * len(sides[1]), 1)
     size = 0
-    for own, other, side in zip(rows, rows[::-1], sides, strict=True):
-        if side.width > min(other * share, side.values.size(-1)):
+    for n_rows, n_others, side in zip(rows, rows[::-1], sides, strict=True):
+        if side.width > min(n_others * share, side.values.size(-1)):
             return False
-        size += own * (side.width + 15)  # rows of a factor are padded
+        size += n_rows * (side.width + 15)  # rows of a factor are padded
     return size <= (MOST_FACTORS // 4 if call.gradients else MOST_FACTORS)
 
 

@@ -115,15 +115,15 @@ class ScanOptions(Directed):
     def ways(self) -> tuple[ScanOptions, ...]:
         if self.direction != "both":
             return (self,)
-        own = self.lambda_softmax
-        lambdas = own if isinstance(own, tuple) else (own, own)
+        value = self.lambda_softmax
+        lambdas = value if isinstance(value, tuple) else (value, value)
         fields = ({"direction": way, "lambda_softmax": x} for way, x in zip(DIRECTIONS, lambdas, strict=True))
-        return tuple(checked(ScanOptions, self, of_way) for of_way in fields)
+        return tuple(checked(ScanOptions, self, overrides) for overrides in fields)
 
     def unsupported(self, backend: str) -> str | None:
-        refused = _NOT_OF_CUDA if backend == "cuda" else {}
-        found = (f"{name}={value!r}" for name, value in refused.items() if getattr(self, name) == value)
-        return next(found, None)
+        refusals = _NOT_OF_CUDA if backend == "cuda" else {}
+        reasons = (f"{name}={value!r}" for name, value in refusals.items() if getattr(self, name) == value)
+        return next(reasons, None)
 
     @property
     def clips(self) -> bool:

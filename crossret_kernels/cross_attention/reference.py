@@ -44,7 +44,7 @@ def _attend(
     contexts, context_mask, queries, query_mask = sides
     s = torch.einsum("...cd,...qd->...cq", contexts, queries)
     alpha = attention_weights(s, context_mask, query_mask, options)
-    attended = torch.einsum("...cq,...cd->...qd", alpha, contexts)
-    products = (queries * attended).sum(-1)
-    found = relevances(products, vector_length(attended), queries, options.relevance)
-    return attended, alpha, found, context_mask, query_mask
+    vectors = torch.einsum("...cq,...cd->...qd", alpha, contexts)
+    products = (queries * vectors).sum(-1)
+    relevance = relevances(products, vector_length(vectors), queries, options.relevance)
+    return vectors, alpha, relevance, context_mask, query_mask

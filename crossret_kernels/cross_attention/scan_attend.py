@@ -208,17 +208,17 @@ def attend(
     check_traceable(f"{name} takes padded features", call.images, call.captions)
     values = call.values
     refusal = IN_TORCH if transformed() else None
-    chosen = select_backend(backend, values.device, values.dtype, refusal, tuple(KERNELS))
-    if chosen in KERNELS:
+    backend_name = select_backend(backend, values.device, values.dtype, refusal, tuple(KERNELS))
+    if backend_name in KERNELS:
         queries, contexts = call.sides(options.direction)
         widths = queries.width, contexts.width
-        own = (call.empty_score, reduced_float32(chosen != "cpu"), *options.codes, *widths, attended)
+        codes = (call.empty_score, reduced_float32(backend_name != "cpu"), *options.codes, *widths, attended)
         numbers = 1 + contexts.width + (values.size(-1) if attended else 0)
         try:
-            check_supported(chosen, options)
-            return [call.as_scores(x) for x in call.run(KERNELS[chosen], own, queries=queries, numbers=numbers)]
+            check_supported(backend_name, options)
+            return [call.as_scores(x) for x in call.run(KERNELS[backend_name], codes, queries=queries, numbers=numbers)]
         except UnsupportedByBackend:
             if backend is not None:
                 raise
-            chosen = "torch"
-    return call.as_results(_IN_TORCH[chosen](call.images, call.captions, call.pairs.listed(), options, attended))
+            backend_name = "torch"
+    return call.as_results(_IN_TORCH[backend_name](call.images, call.captions, call.pairs.listed(), options, attended))

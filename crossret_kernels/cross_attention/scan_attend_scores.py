@@ -18,7 +18,7 @@ from crossret_kernels.inputs.tensors import Array, checkable
 from crossret_kernels.padded.arithmetic import safe_normalize
 from crossret_kernels.padded.chunked import WORKSPACE_BYTES, recomputed, split_evenly, widened
 from crossret_kernels.padded.forms import gather_items, split_items
-from crossret_kernels.pairwise.op import block_shape, check_own, checked_scores
+from crossret_kernels.pairwise.op import block_shape, check_scorer, checked_scores
 
 AttendedScorer: TypeAlias = Callable[[ScanAttended, Tensor, Tensor, Tensor], Tensor]
 _ARRAYS = 16  # arrays of the attended vectors' size that a scorer and its backward pass hold at once
@@ -66,7 +66,7 @@ def scan_attend_scores(
     Raises:
         ValueError, TypeError, UnsupportedByBackend: as `scan_attend` and `pairwise_scores`.
     """
-    check_own(scorer, workspace_bytes, bytes_per_pair)
+    check_scorer(scorer, workspace_bytes, bytes_per_pair)
     options = checked(ScanOptions, options, fields)
     choose("direction of scan_attend_scores", options.direction, DIRECTIONS)
     sides = regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score
@@ -82,26 +82,26 @@ def scan_attend_scores(
     def scores(images: Ragged, captions: Ragged, pairs: Tensor, first: tuple[int, int] = (0, 0)) -> Tensor:
         """Scores (P,) of pairs of these items, the first of which have these numbers in the call."""
 
-        def made(v: Tensor, e: Tensor, pairs: Tensor) -> Tensor:
+        def score_block(v: Tensor, e: Tensor, pairs: Tensor) -> Tensor:
             block = images.with_values(v.to(dtypes[0])), captions.with_values(e.to(dtypes[1]))
-            given = *block, None, None, None, None, empty_score
-            attended = ScanAttended(*attend("scan_attend", given, options, pairs, None, None, backend))
+            arguments = *block, None, None, None, None, empty_score
+            attended = ScanAttended(*attend("scan_attend", arguments, options, pairs, None, None, backend))
             side = block[attending]
             queries, mask = gather_items(side, pairs[:, attending], side.width)
             queries = safe_normalize(queries) if options.normalize else queries
             return checked_scores(scorer(attended, queries, mask, pairs + pairs.new_tensor(first)), pairs)
 
-        return recomputed(made, images.values, captions.values, pairs, draws=True)
+        return recomputed(score_block, images.values, captions.values, pairs, draws=True)
 
     if listed is None and len(images) and len(captions):
         height, width = block_shape(images, captions, size)
         rows = []
-        for i, some in enumerate(_cut(images, height)):
+        for i, image_block in enumerate(_cut(images, height)):
             row = []
-            for c, others in enumerate(_cut(captions, width)):
-                each = (torch.arange(len(x), device=images.values.device) for x in (some, others))
-                block = scores(some, others, torch.cartesian_prod(*each), (i * height, c * width))
-                row.append(block.view(len(some), len(others)))
+            for c, caption_block in enumerate(_cut(captions, width)):
+                numbers = (torch.arange(len(x), device=images.values.device) for x in (image_block, caption_block))
+                block = scores(image_block, caption_block, torch.cartesian_prod(*numbers), (i * height, c * width))
+                row.append(block.view(len(image_block), len(caption_block)))
             rows.append(torch.cat(row, 1))
         result = torch.cat(rows)
     else:

@@ -72,7 +72,7 @@ def pairwise_scores(
             scores on the features' device; sizes that are no integers of at least 1. Packed or listed features inside
             torch.compile.
     """
-    check_own(scorer, workspace_bytes, bytes_per_pair)
+    check_scorer(scorer, workspace_bytes, bytes_per_pair)
     sides = regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score
     call = as_call(sides, pairs, candidates, query, same_dim=False)
     check_traceable("pairwise_scores takes padded features", call.images, call.captions)
@@ -80,21 +80,21 @@ def pairwise_scores(
     images, captions, listed = widened(call.images), widened(call.captions), call.listed
     size = max(1, workspace_bytes // (pair_bytes(images, captions) if bytes_per_pair is None else bytes_per_pair))
 
-    def paired(v: Tensor, v_mask: Tensor, e: Tensor, e_mask: Tensor) -> Tensor:
+    def score_pairs(v: Tensor, v_mask: Tensor, e: Tensor, e_mask: Tensor) -> Tensor:
         return checked_scores(scorer(v.to(dtypes[0]), v_mask, e.to(dtypes[1]), e_mask), v)
 
-    def crossed(v: Tensor, v_mask: Tensor, e: Tensor, e_mask: Tensor) -> Tensor:
+    def score_rectangle(v: Tensor, v_mask: Tensor, e: Tensor, e_mask: Tensor) -> Tensor:
         n, m = len(v), len(e)
-        of_images = (x[:, None].expand(n, m, *x.shape[1:]).flatten(0, 1) for x in (v, v_mask))
-        of_captions = (x[None].expand(n, m, *x.shape[1:]).flatten(0, 1) for x in (e, e_mask))
-        return paired(*of_images, *of_captions).view(n, m)
+        image_tensors = (x[:, None].expand(n, m, *x.shape[1:]).flatten(0, 1) for x in (v, v_mask))
+        caption_tensors = (x[None].expand(n, m, *x.shape[1:]).flatten(0, 1) for x in (e, e_mask))
+        return score_pairs(*image_tensors, *caption_tensors).view(n, m)
 
     if listed is None and len(images) and len(captions):
         rows, columns = block_shape(images, captions, size)
-        scores = of_chunks(split_evenly(images, rows), split_evenly(captions, columns), crossed, draws=True)
+        scores = of_chunks(split_evenly(images, rows), split_evenly(captions, columns), score_rectangle, draws=True)
     else:
         every = torch.empty(0, 2, dtype=torch.int64, device=images.values.device) if listed is None else listed
-        (scores,) = of_pairs(images, captions, every, size, lambda *block: (paired(*block),), draws=True)
+        (scores,) = of_pairs(images, captions, every, size, lambda *block: (score_pairs(*block),), draws=True)
         scores = scores if listed is not None else scores.view(len(images), len(captions))
     return call.as_results([scores])[0]
 
@@ -106,7 +106,7 @@ def block_shape(images: Ragged, captions: Ragged, size: int) -> tuple[int, int]:
     return min(len(images), size // columns), columns
 
 
-def check_own(scorer: Any, workspace_bytes: Any, bytes_per_pair: Any) -> None:
+def check_scorer(scorer: Any, workspace_bytes: Any, bytes_per_pair: Any) -> None:
     """Raises TypeError or ValueError where a caller's scorer or sizes cannot be used."""
     if not callable(scorer):
         raise TypeError(f"scorer must be callable, not {type(scorer).__name__}")
