@@ -110,7 +110,7 @@ def query_tile(number, run, KIND: tl.constexpr):
 
 @triton.jit
 def contexts_of(tile, run, KIND: tl.constexpr):
-    """(Begin, end) of the items of contexts that a program attends to: some, or where LISTED the pair's own."""
+    """(Begin, end) of the items of contexts that a program attends to: some, or where LISTED the pair's."""
     if KIND.LISTED:
         begin = tile[0]
         end = begin + 1
@@ -167,7 +167,7 @@ def query_norms(run, first, count, columns, scales, there, KIND: tl.constexpr):
             inside = (start + j < count)[:, None] & there[None, :]
             s = tl.load(cells + int64(start) * pitch, mask=inside, other=0.0)
             if KIND.NORMALIZE:
-                _of_queries, query_scales = row_lengths(run.queries, first + start + j, start + j < count, KIND)
+                _lengths, query_scales = row_lengths(run.queries, first + start + j, start + j < count, KIND)
                 s = s * query_scales[:, None] * scales[None, :]
             x = clip(s, run, KIND)
             if KIND.NORM != "softmax":
@@ -290,15 +290,15 @@ def gram_cells(grams, item, run, row, column, KIND: tl.constexpr):
 def weighted_grams(run, tile, item, context, start, p, limits, KIND: tl.constexpr):
     """G p of C contexts from `start` on, of weights p; the weights of WIDE items' other blocks are computed again."""
     block = tl.load(gram_cells(run.grams, item, run, start, start, KIND))
-    weighted = tl.dot(p, block, input_precision=KIND.FINE)
+    products = tl.dot(p, block, input_precision=KIND.FINE)
     if KIND.WIDE:
         for other in range(0, context[1], KIND.C):
             if other != start:
                 s = similarities(run, tile, context, other, KIND)
-                others, _n, _norms = context_weights(s, run, tile, context, other, limits, KIND)
+                other_p, _n, _norms = context_weights(s, run, tile, context, other, limits, KIND)
                 block = tl.load(gram_cells(run.grams, item, run, other, start, KIND))
-                weighted = tl.dot(others, block, weighted, input_precision=KIND.FINE)
-    return weighted
+                products = tl.dot(other_p, block, products, input_precision=KIND.FINE)
+    return products
 
 
 @triton.jit
@@ -316,11 +316,11 @@ def store_relevances(run, places, here, products, squares, totals, lengths, canc
     tl.store(places, tl.where(cancels, TO_RECOMPUTE, relevances), mask=here)
     if KIND.SAVE:
         # ∂L/∂(Σp), of the floor, is the same for all contexts of a query: the softmax drops it.
-        of_products = tl.minimum(tl.where(lengths != 0, 1.0 / denominators, 0.0), MOST_FACTOR)
+        product_factors = tl.minimum(tl.where(lengths != 0, 1.0 / denominators, 0.0), MOST_FACTOR)
         moves = (lengths != 0) & (lengths >= totals * EPS) & (squares > 0)
-        of_squares = bounded(tl.where(moves, relevances / tl.maximum(squares, TINY), 0.0), MOST_FACTOR)
-        tl.store(places + OF_PRODUCTS * decoded(run.sizes.kept_plane), of_products, mask=here)
-        tl.store(places + OF_SQUARES * decoded(run.sizes.kept_plane), of_squares, mask=here)
+        square_factors = bounded(tl.where(moves, relevances / tl.maximum(squares, TINY), 0.0), MOST_FACTOR)
+        tl.store(places + OF_PRODUCTS * decoded(run.sizes.kept_plane), product_factors, mask=here)
+        tl.store(places + OF_SQUARES * decoded(run.sizes.kept_plane), square_factors, mask=here)
 
 
 @triton.jit
@@ -340,21 +340,21 @@ def recompute_cancelled(run, query, begin, end, KIND: tl.constexpr):
 @triton.jit
 def recompute_row(run, item, first, count, row, KIND: tl.constexpr):
     """Relevance of one row of queries from the attended vector a = Σ p c itself; tensors have one element."""
-    one = tl.arange(0, 1)
+    lane = tl.arange(0, 1)
     d = tl.arange(0, KIND.WIDTH)
-    rows = row + one
-    here = one == 0
+    rows = row + lane
+    here = lane == 0
     places = run.kept + int64(item) * decoded(run.sizes.kept_pitch) + rows
     query_lengths, query_scales = counted_lengths(run.queries, rows, here, KIND)
     shift = tl.full((1,), 0, tl.float32)
     if KIND.SHIFTED:
         shift = tl.load(places + SHIFT * decoded(run.sizes.kept_plane))
-    attended = tl.full((KIND.WIDTH,), 0, tl.float32)
+    vector = tl.full((KIND.WIDTH,), 0, tl.float32)
     totals = tl.full((1,), 0, tl.float32)
     context, n_contexts = item_of(run.contexts, item)
     for c in range(0, n_contexts):
-        _lengths, scales = row_lengths(run.contexts, context + c + one, here, KIND)
-        columns = (0 if KIND.LISTED else context) + c + one
+        _lengths, scales = row_lengths(run.contexts, context + c + lane, here, KIND)
+        columns = (0 if KIND.LISTED else context) + c + lane
         s = tl.load(run.S + rows * (decoded(run.sizes.pitch) * 16) + columns)
         if KIND.NORMALIZE:
             s = s * query_scales * scales
@@ -372,8 +372,8 @@ def recompute_row(run, item, first, count, row, KIND: tl.constexpr):
             least = tl.load(places + LEAST * decoded(run.sizes.kept_plane))
             p = tl.where(p > least, p, 0.0)
         x = tl.load(run.contexts.rows + int64(context + c) * KIND.D + d, mask=d < KIND.D, other=0.0).to(tl.float32)
-        attended += p * scales * x
+        vector += p * scales * x
         totals += p
     q = tl.load(run.queries.rows + int64(row) * KIND.D + d, mask=d < KIND.D, other=0.0).to(tl.float32)
-    products, squares = tl.sum(attended * q) * query_scales, tl.sum(attended * attended) + shift * 0.0
+    products, squares = tl.sum(vector * q) * query_scales, tl.sum(vector * vector) + shift * 0.0
     store_relevances(run, places, here, products, squares, totals, query_lengths, here == 0, KIND)

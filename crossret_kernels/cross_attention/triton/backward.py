@@ -64,78 +64,78 @@ def gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
 
     The forward pass' saved tensors are used where there are some.
     """
-    grad_scores, saved, *others = arguments
-    call, needed = AttentionCall(*others[:-3], packed=saved.numel() > 0), others[-2:]
+    grad_scores, saved, *inputs = arguments
+    call, needs = AttentionCall(*inputs[:-3], packed=saved.numel() > 0), inputs[-2:]
     grad_scores = grad_scores.float()
     if max(grad_scores.stride(), default=0) >= 2**30 - 2:
         grad_scores = grad_scores.contiguous()
-    wanted = needed[:: call.spec.order]
-    made = 0 not in call.shape and call.filled and any(needed)
-    layout = single_part_of(call) if made and call.pairs is None else None
+    side_needs = needs[:: call.spec.order]
+    nonempty = 0 not in call.shape and call.filled and any(needs)
+    layout = single_part_of(call) if nonempty and call.pairs is None else None
     # Kernels store gradients of all rows where items have slots.
     new = torch.zeros_like if layout is None else torch.empty_like
     outs = [
         new(side.features, memory_format=torch.contiguous_format) if want else side.features.new_empty(0)
-        for side, want in zip(call.sides, wanted, strict=True)
+        for side, want in zip(call.sides, side_needs, strict=True)
     ]
-    of_sides = [out if want else None for out, want in zip(outs, wanted, strict=True)]
+    targets = [out if want else None for out, want in zip(outs, side_needs, strict=True)]
     if layout is not None:
-        kept = saved if saved.numel() else grad_scores.new_empty(sum(layout.saved))
-        _sum_up([run_in(kept, call, layout, computed=saved.numel() > 0)], grad_scores, of_sides)
-    elif made and call.pairs is not None:
+        workspace = saved if saved.numel() else grad_scores.new_empty(sum(layout.saved))
+        _sum_up([run_in(workspace, call, layout, computed=saved.numel() > 0)], grad_scores, targets)
+    elif nonempty and call.pairs is not None:
         # Sums over several runs are kept in float32, as far as memory is set aside for it.
-        most = Attention.SUM_BYTES // 4
-        sums = [out.float() if out is not None and out.numel() <= most else out for out in of_sides]
+        limit = Attention.SUM_BYTES // 4
+        sums = [out.float() if out is not None and out.numel() <= limit else out for out in targets]
         _sum_up(listed_runs(call, Attention.LISTED_BYTES // 2), grad_scores, sums)
-        for out, summed in zip(of_sides, sums, strict=True):
-            if out is not None and summed is not None and summed is not out:
-                out.copy_(summed)
-    elif made:
+        for out, total in zip(targets, sums, strict=True):
+            if out is not None and total is not None and total is not out:
+                out.copy_(total)
+    elif nonempty:
         plan = LengthPlan(call)
         parts = plan.parts(gradients=True)
         # Sums stay in float32: where both sides come in parts, one side's gradients are computed after the other's.
         if min(map(len, parts)) == 1:
-            _sum_up(planned_runs(call, plan, parts, outer=int(len(parts[0]) == 1)), grad_scores, of_sides)
+            _sum_up(planned_runs(call, plan, parts, outer=int(len(parts[0]) == 1)), grad_scores, targets)
         else:
-            for own in (side for side in (0, 1) if wanted[side]):
-                of_one = [out if side == own else None for side, out in enumerate(of_sides)]
-                _sum_up(planned_runs(call, plan, parts, outer=own), grad_scores, of_one)
-    of_images, of_captions = outs[:: call.spec.order]
-    return of_images, of_captions
+            for outer in (side for side in (0, 1) if side_needs[side]):
+                outer_targets = [out if side == outer else None for side, out in enumerate(targets)]
+                _sum_up(planned_runs(call, plan, parts, outer=outer), grad_scores, outer_targets)
+    image_grads, caption_grads = outs[:: call.spec.order]
+    return image_grads, caption_grads
 
 
 def _sum_up(runs: Iterable[Run], grad_scores: Tensor, outs: Sequence[Tensor | None]) -> None:
     """Adds up gradients run by run; those of a part are stored after its last run."""
-    held: dict[int, FeatureSums] = {}
+    side_sums: dict[int, FeatureSums] = {}
     for run in runs:
-        store(*(held.pop(own) for own, sums in [*held.items()] if sums.part is not run.layout.parts[own]))
-        _hold(held, run, outs)
+        store(*(side_sums.pop(side) for side, sums in [*side_sums.items()] if sums.part is not run.layout.parts[side]))
+        _allocate(side_sums, run, outs)
         if not run.computed:
             attend_to(run, save=True)
         if all(part.filled for part in run.layout.parts):
-            _add(run, grad_scores, held.get(0), held.get(1))
+            _add(run, grad_scores, side_sums.get(0), side_sums.get(1))
         del run  # frees the memory that the next run takes
-    store(*held.values())
+    store(*side_sums.values())
 
 
-def _hold(held: dict[int, FeatureSums], run: Run, outs: Sequence[Tensor | None]) -> None:
+def _allocate(side_sums: dict[int, FeatureSums], run: Run, outs: Sequence[Tensor | None]) -> None:
     """Allocates the sums of a run's parts whose gradients are wanted."""
     sides = zip(run.layout.parts, (run.contexts, run.queries), outs, strict=True)
-    new = [(part, packed, out) for part, packed, out in sides if out is not None and part.own not in held]
+    new = [(part, packed, out) for part, packed, out in sides if out is not None and part.side not in side_sums]
     workspace = memory(run.call.spec.device, [size for part, _, _ in new for size in FeatureSums.workspace_of(part)])
     for place, (part, packed, out) in enumerate(new):
-        held[part.own] = FeatureSums(run.call, part, packed, out, *workspace[2 * place : 2 * place + 2])
+        side_sums[part.side] = FeatureSums(run.call, part, packed, out, *workspace[2 * place : 2 * place + 2])
 
 
 def _add(run: Run, grad_scores: Tensor, contexts: FeatureSums | None, queries: FeatureSums | None) -> None:
     """Adds a run's part of the gradients; its relevances are there."""
     inputs, layout, spec = run.inputs, run.layout, run.call.spec
     kind, key, n_items = spec.kind, spec.key, layout.parts[1].n_items
-    given = inputs, grad_scores, run.score_strides(grad_scores), int(queries is not None and queries.later)
-    launch(relevance_gradients, (n_items, 1, 1), given, replaced(kind, SAVE=True), key)
+    pool_inputs = inputs, grad_scores, run.score_strides(grad_scores), int(queries is not None and queries.later)
+    launch(relevance_gradients, (n_items, 1, 1), pool_inputs, replaced(kind, SAVE=True), key)
     if contexts is not None:
         sums = inputs, contexts.grams, layout.n_tiles, int(contexts.later)
-        launch(gram_gradients, layout.of_grams, sums, kind, key, Attention.warps_of_grams(kind.C))
+        launch(gram_gradients, layout.gram_grid, sums, kind, key, Attention.warps_of_grams(kind.C))
     # Gradients of similarities, for which float16 is too narrow; and the sums that long queries' tiles leave.
     dtype, cells = torch.bfloat16 if spec.dtype == torch.bfloat16 else torch.float32, inputs.S.numel()
     out, norm_sums = memory(spec.device, [cells * dtype.itemsize // 4, layout.norm_sums if spec.kind.LONG else 16])
@@ -143,11 +143,11 @@ def _add(run: Run, grad_scores: Tensor, contexts: FeatureSums | None, queries: F
     for last in (False, True) if spec.kind.LONG else (True,):
         arguments = inputs, out, norm_sums, layout.pieces
         launch(similarity_gradients, layout.grid, arguments, replaced(kind, LAST=last), key, layout.warps)
-    of_similarities = run.matrix(out)
+    similarity_grads = run.matrix(out)
     if queries is not None:
-        queries.add(of_similarities, run.rows_of(run.contexts))
+        queries.add(similarity_grads, run.rows_of(run.contexts))
     if contexts is not None:
-        contexts.add(of_similarities.mT, run.rows_of(run.queries))
+        contexts.add(similarity_grads.mT, run.rows_of(run.queries))
 
 
 @triton.jit
@@ -173,7 +173,7 @@ def kept_limits(run, item, row, here, KIND: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["run", "n_tiles", "later"])
-def gram_gradients(run, of_grams, n_tiles, later, KIND: tl.constexpr):
+def gram_gradients(run, gram_grads, n_tiles, later, KIND: tl.constexpr):
     """A block of ∂L/∂G + its transpose of an item of contexts, through its attended vectors' lengths: Σ 2 ∂L/∂‖a‖² p
     pᵀ.
 
@@ -190,19 +190,19 @@ def gram_gradients(run, of_grams, n_tiles, later, KIND: tl.constexpr):
         tile = query_tile(number, run, KIND)
         _first_item, _n_items, row, _n_rows, here, _members, _query_lengths, _query_scales = tile
         g = zero_nan(kept_rows(run, item, row, here, OF_RELEVANCES, KIND))
-        of_squares = bounded(-g * kept_rows(run, item, row, here, OF_SQUARES, KIND), MOST_FACTOR)
+        square_grads = bounded(-g * kept_rows(run, item, row, here, OF_SQUARES, KIND), MOST_FACTOR)
         s = similarities(run, tile, context, left, KIND)  # ahead of the condition: loads behind one are not prefetched
-        if tl.max((of_squares != 0).to(tl.int32)) > 0:
+        if tl.max((square_grads != 0).to(tl.int32)) > 0:
             limits = kept_limits(run, item, row, here, KIND)
             p, _n, _norms = context_weights(s, run, tile, context, left, limits, KIND)
             p = p * context_scales(run, context, left, KIND)[None, :]
-            others = p
+            right_p = p
             if KIND.WIDE:
                 s = similarities(run, tile, context, right, KIND)
-                others, _n, _norms = context_weights(s, run, tile, context, right, limits, KIND)
-                others = others * context_scales(run, context, right, KIND)[None, :]
-            sums = tl.dot(tl.trans(p * of_squares[:, None]), others, sums, input_precision=KIND.FINE)
-    cells = gram_cells(of_grams, item, run, left, right, KIND)
+                right_p, _n, _norms = context_weights(s, run, tile, context, right, limits, KIND)
+                right_p = right_p * context_scales(run, context, right, KIND)[None, :]
+            sums = tl.dot(tl.trans(p * square_grads[:, None]), right_p, sums, input_precision=KIND.FINE)
+    cells = gram_cells(gram_grads, item, run, left, right, KIND)
     if later > 0:
         sums += tl.load(cells)
     tl.store(cells, sums)
@@ -226,39 +226,39 @@ def similarity_gradients(run, out, norm_sums, norm_sums_pitch, KIND: tl.constexp
     for item in tl.range(begin, end, num_stages=1):
         context = item_of(run.contexts, item)
         g = kept_rows(run, item, row, here, OF_RELEVANCES, KIND)
-        filled = tl.max((g != 0).to(tl.int32)) > 0  # most have none under a hardest-negative loss
+        has_gradient = tl.max((g != 0).to(tl.int32)) > 0  # most have none under a hardest-negative loss
         if KIND.LONG:  # norms depend on all pieces of an item
             query_row, query_count = item_of(run.queries, first_item)
             for other in range(0, query_count, N):
-                others = other + tl.arange(0, N) < query_count
-                of_others = kept_rows(run, item, query_row + other, others, OF_RELEVANCES, KIND)
-                filled |= tl.max((of_others != 0).to(tl.int32)) > 0
+                other_mask = other + tl.arange(0, N) < query_count
+                other_grads = kept_rows(run, item, query_row + other, other_mask, OF_RELEVANCES, KIND)
+                has_gradient |= tl.max((other_grads != 0).to(tl.int32)) > 0
         with_nan = g * kept_rows(run, item, row, here, OF_PRODUCTS, KIND)  # NaN where the gradient is NaN
-        of_products = bounded(with_nan, MOST_FACTOR)
-        with_nan = tl.where(with_nan == with_nan, of_products, with_nan)
-        of_squares = bounded(-zero_nan(g) * kept_rows(run, item, row, here, OF_SQUARES, KIND), MOST_FACTOR)
+        product_grads = bounded(with_nan, MOST_FACTOR)
+        with_nan = tl.where(with_nan == with_nan, product_grads, with_nan)
+        square_grads = bounded(-zero_nan(g) * kept_rows(run, item, row, here, OF_SQUARES, KIND), MOST_FACTOR)
         limits = kept_limits(run, item, row, here, KIND)
         mean = tl.full((N,), 0, tl.float32)
-        of_lowest = mean
-        if KIND.WIDE and filled:
+        lowest_grads = mean
+        if KIND.WIDE and has_gradient:
             totals = tl.full((N,), 0, tl.float32)
-            of_moving = totals
+            moving_grads = totals
             n_moving = totals
             n_lowest = totals
             for start in range(0, context[1], C):
                 s = similarities(run, tile, context, start, KIND)
                 p, _n, _norms = context_weights(s, run, tile, context, start, limits, KIND)
-                weighted = weighted_grams(run, tile, item, context, start, p, limits, KIND)
-                of_weights = of_products[:, None] * s + of_squares[:, None] * weighted
-                mean += tl.sum(p * of_weights, 1)
+                gram_products = weighted_grams(run, tile, item, context, start, p, limits, KIND)
+                weight_grads = product_grads[:, None] * s + square_grads[:, None] * gram_products
+                mean += tl.sum(p * weight_grads, 1)
                 totals += tl.sum(p, 1)
                 if KIND.SPREAD:
                     moves, ties = moving(s, p, context, start, limits, run, KIND)
-                    of_moving += tl.sum(of_weights * moves, 1)
+                    moving_grads += tl.sum(weight_grads * moves, 1)
                     n_moving += tl.sum(moves, 1)
                     n_lowest += tl.sum(ties, 1)
             mean /= tl.maximum(totals, TINY)
-            of_lowest = (of_moving - n_moving * mean) / tl.maximum(n_lowest, 1.0)
+            lowest_grads = (moving_grads - n_moving * mean) / tl.maximum(n_lowest, 1.0)
         slots = tl.maximum((context[1] + TOGETHER - 1) // TOGETHER * TOGETHER, decoded(run.sizes.context_slots))
         for start in range(0, slots if KIND.WIDE else 1, C):
             c = start + tl.arange(0, C)
@@ -266,25 +266,25 @@ def similarity_gradients(run, out, norm_sums, norm_sums_pitch, KIND: tl.constexp
             norm_sum = tl.full((C,), 0, tl.float32)
             gradients = tl.full((N, C), 0, tl.float32)
             s = similarities(run, tile, context, start, KIND)  # ahead of the condition
-            if filled:
+            if has_gradient:
                 p, n, norms = context_weights(s, run, tile, context, start, limits, KIND)
-                weighted = weighted_grams(run, tile, item, context, start, p, limits, KIND)
-                of_weights = of_products[:, None] * s + of_squares[:, None] * weighted
+                gram_products = weighted_grams(run, tile, item, context, start, p, limits, KIND)
+                weight_grads = product_grads[:, None] * s + square_grads[:, None] * gram_products
                 if not KIND.WIDE:
-                    mean = tl.sum(p * of_weights, 1) / tl.maximum(tl.sum(p, 1), TINY)
+                    mean = tl.sum(p * weight_grads, 1) / tl.maximum(tl.sum(p, 1), TINY)
                 if KIND.SPREAD:
                     moves, ties = moving(s, p, context, start, limits, run, KIND)
-                    of_shares = moves * (of_weights - mean[:, None])
+                    share_grads = moves * (weight_grads - mean[:, None])
                     if not KIND.WIDE:
-                        of_lowest = tl.sum(of_shares, 1) / tl.maximum(tl.sum(ties, 1), 1.0)
-                    of_logits = (of_shares - ties * of_lowest[:, None]) * inverse(limits[0] - limits[2])[:, None]
+                        lowest_grads = tl.sum(share_grads, 1) / tl.maximum(tl.sum(ties, 1), 1.0)
+                    logit_grads = (share_grads - ties * lowest_grads[:, None]) * inverse(limits[0] - limits[2])[:, None]
                 else:
-                    of_logits = run.numbers.lambda_softmax * (p * (of_weights - mean[:, None]))
-                of_logits = bounded(of_logits, MOST_GRADIENT)
+                    logit_grads = run.numbers.lambda_softmax * (p * (weight_grads - mean[:, None]))
+                logit_grads = bounded(logit_grads, MOST_GRADIENT)
                 x = clip(s, run, KIND)
-                gradients = of_logits
+                gradients = logit_grads
                 if KIND.NORM != "none":
-                    along = item_sums((n if KIND.NORM == "softmax" else x) * of_logits, members, KIND)
+                    along = item_sums((n if KIND.NORM == "softmax" else x) * logit_grads, members, KIND)
                     if KIND.LONG:
                         if KIND.LAST:
                             at = norm_sums + context_rows * norm_sums_pitch
@@ -294,7 +294,7 @@ def similarity_gradients(run, out, norm_sums, norm_sums_pitch, KIND: tl.constexp
                             along = norm_sum[None, :] + tl.zeros_like(along)
                         else:
                             norm_sum = tl.sum(tl.where((tl.arange(0, along.shape[0]) == 0)[:, None], along, 0.0), 0)
-                    gradients = norm_gradients(x, n, norms, along, of_logits, members, KIND)
+                    gradients = norm_gradients(x, n, norms, along, logit_grads, members, KIND)
                 if KIND.CLIPS:
                     gradients = gradients * tl.where(s > 0, 1.0, run.numbers.slope)
                 gradients += with_nan[:, None] * p
@@ -334,13 +334,13 @@ def store_block(x, out, run, column, n_columns, row, n_rows):
 
 
 @triton.jit
-def norm_gradients(x, n, norms, along, of_logits, members, KIND: tl.constexpr):
+def norm_gradients(x, n, norms, along, logit_grads, members, KIND: tl.constexpr):
     """∂L/∂x from ∂L/∂n through the norm; `along` is the sum over each item's queries of n ∂L/∂n (softmax), else of x
     ∂L/∂n.
     """
     FINE: tl.constexpr = KIND.FINE
     if KIND.NORM == "softmax":
-        return n * (of_logits - share_left(members, along, FINE))
+        return n * (logit_grads - share_left(members, along, FINE))
     factors = tl.where(norms != 0, norm_factors(norms), 0.0)
     along = along * factors * factors
     if KIND.NORM == "l1norm":
@@ -349,5 +349,5 @@ def norm_gradients(x, n, norms, along, of_logits, members, KIND: tl.constexpr):
         directions = x
         lengths = tl.maximum(norms, LEAST_NORM)
         along = along * tl.rsqrt(lengths * lengths)
-    gradients = share_left(members, factors, FINE) * of_logits
+    gradients = share_left(members, factors, FINE) * logit_grads
     return gradients - share_left(members, bounded(along, MOST_FACTOR), FINE) * directions

@@ -103,23 +103,23 @@ class AttentionSpec:
         self, features: tuple[torch.device, torch.dtype, int], precise: tuple[str, str], listed: bool,
         layouts: tuple[Any, Any], empty: float | None, codes: tuple[Any, ...],
     ) -> None:  # fmt: skip
-        own = ScanOptions.of_codes(*codes)
-        spread, threshold = own.norm == "minmax", -1.0 if own.threshold is None else own.threshold
-        factor = 1.0 if spread else own.inverse_temperature
-        self.numbers = Numbers(own.clip_slope, factor, own.lambda_lse, float(empty or 0.0), threshold)
-        self.order = 1 if own.direction == "t2i" else -1
+        options = ScanOptions.of_codes(*codes)
+        spread, threshold = options.norm == "minmax", -1.0 if options.threshold is None else options.threshold
+        factor = 1.0 if spread else options.inverse_temperature
+        self.numbers = Numbers(options.clip_slope, factor, options.lambda_lse, float(empty or 0.0), threshold)
+        self.order = 1 if options.direction == "t2i" else -1
         self.columns = (0, 1)[:: self.order]
         self.device, self.dtype, dim = features
         self.dim = -(-dim // STEP.value) * STEP.value
         self.key = self.device, self.dtype
         columns = slots_for(self.dim)
-        of_rows = listed, own.normalize
+        row_options = listed, options.normalize
         sizes = dim, self.dim, columns, max(1, Attention.PACKED_ELEMENTS // columns)
         sides = [
             (RowLayout.of(layout[0], layout[1], self.dtype.itemsize), *layout) for layout in layouts[:: self.order]
         ]
         self.kinds = RowKinds(
-            *(RowKind(queries, len(strides) == 2, masked, *of_rows, rows.unit, *sizes)
+            *(RowKind(queries, len(strides) == 2, masked, *row_options, rows.unit, *sizes)
               for queries, (rows, strides, _, _, masked, _) in zip((False, True), sides, strict=True))
         )  # fmt: skip
         self.strides = [(rows.item_stride // rows.unit, rows.row_stride // rows.unit) for rows, *_ in sides]
@@ -130,19 +130,19 @@ class AttentionSpec:
         main, fine = precise
         block = min(Attention.BLOCK, slots_for(contexts))
         wide = contexts > block
-        most = Attention.tile(shared_memory(self.device), main == "ieee", wide)
-        long = queries > most
-        tile = min(most, slots_for(queries)) if listed else most
+        largest = Attention.tile(shared_memory(self.device), main == "ieee", wide)
+        long = queries > largest
+        tile = min(largest, slots_for(queries)) if listed else largest
         full = LEAST if listed or long else 2 * tile // power_from(queries)
-        norm = "none" if spread else own.norm
-        free = norm != "none" and abs(own.inverse_temperature) <= LARGEST_FREE_LOGIT
+        norm = "none" if spread else options.norm
+        free = norm != "none" and abs(options.inverse_temperature) <= LARGEST_FREE_LOGIT
         step = Attention.step(self.dtype.itemsize, tf32=main == "tf32")
         self.kind = AttentionKind(
-            own.clips, norm, spread, own.relevance == "projection", own.focal, not free, own.normalize, own.pooling,
-            listed, long, wide, False, False, min(Attention.MOST_ITEMS, max(LEAST, full)), self.dim, columns, tile,
-            block, step, main, fine,
+            options.clips, norm, spread, options.relevance == "projection", options.focal, not free, options.normalize,
+            options.pooling, listed, long, wide, False, False, min(Attention.MOST_ITEMS, max(LEAST, full)), self.dim,
+            columns, tile, block, step, main, fine,
         )  # fmt: skip
-        self.planes = 7 if spread else 6 if own.focal else 5
+        self.planes = 7 if spread else 6 if options.focal else 5
 
 
 spec_of = lru_cache(256)(AttentionSpec)
@@ -173,13 +173,13 @@ class AttentionCall:
         """`packed`: the forward pass has packed the rows already, so that lengths on the host need not reach the
         device.
         """
-        masked = any(arguments[own] is not None for own in (3, 7))  # a mask is needed for the gradients' places, too
+        masked = any(arguments[i] is not None for i in (3, 7))  # a mask is needed for the gradients' places, too
         images, captions = both_sides(arguments, arguments[9] is not None, read=masked or not packed)
         features, pairs = images.features, arguments[8]
-        given, listed = (features.device, features.dtype, features.shape[-1]), pairs is not None
+        feature_spec, listed = (features.device, features.dtype, features.shape[-1]), pairs is not None
         layouts = _layout(images), _layout(captions)
         precise = precisions(features.dtype, arguments[10])
-        self.spec = spec = spec_of(given, precise, listed, layouts, arguments[9], arguments[11:])
+        self.spec = spec = spec_of(feature_spec, precise, listed, layouts, arguments[9], arguments[11:])
         self.pairs: Tensor | None = pairs.contiguous() if listed else None
         self.sides = (images, captions)[:: spec.order]
         self.places = [no_lengths(spec.device) if side.places is None else side.places for side in self.sides]
@@ -192,20 +192,20 @@ class AttentionCall:
         """Packs at most one part of either side, in `workspace` or fresh memory; `starts` is that of a `LengthPlan`."""
         spec = self.spec
         workspace = workspace or memory(spec.device, [size for part in parts for size in part.workspace])
-        made = [part.packed_in(*workspace[5 * place : 5 * place + 5]) for place, part in enumerate(parts)]
+        results = [part.packed_in(*workspace[5 * place : 5 * place + 5]) for place, part in enumerate(parts)]
         # A side without a part has no items, and strides of the usual width: no kernel is compiled for it.
-        packed, sources = [made[0]] * 2, [Source(*map(encoded, (*strides, *(0,) * 7))) for strides in spec.strides]
-        for part, own in zip(parts, made, strict=True):
-            packed[part.own], sources[part.own] = own, part.source
+        packed, sources = [results[0]] * 2, [Source(*map(encoded, (*strides, *(0,) * 7))) for strides in spec.strides]
+        for part, rows in zip(parts, results, strict=True):
+            packed[part.side], sources[part.side] = rows, part.source
         targets = [
-            Target(side.features, places, own, own.items if start is None else start, source)
-            for side, places, own, start, source in zip(self.sides, self.places, packed, starts, sources, strict=True)
+            Target(side.features, places, rows, rows.items if start is None else start, source)
+            for side, places, rows, start, source in zip(self.sides, self.places, packed, starts, sources, strict=True)
         ]
         extents = (no_lengths(spec.device) if side.extents is None else side.extents for side in self.sides)
-        pairs = made[0].items if self.pairs is None else self.pairs
+        pairs = results[0].items if self.pairs is None else self.pairs
         grid = sum(part.n_items + (part.surplus > 0) for part in parts), max(part.blocks for part in parts), 1
         launch(pack_rows, grid, (*extents, pairs, *targets), spec.kinds, spec.key_of_rows)
-        return made
+        return results
 
 
 def memory(device: torch.device, sizes: Sequence[int]) -> Sequence[Tensor]:
@@ -223,7 +223,7 @@ class PackedPart:
     """Some items of one side, or one side of some listed pairs, as they are packed.
 
     Attributes:
-        own: side: contexts (0) or queries (1).
+        side: contexts (0) or queries (1).
         first, n_items: items.
         n_rows: packed rows, at least 1, as kernels read a row of empty items, too; `filled` is False where there are
             none.
@@ -237,30 +237,30 @@ class PackedPart:
     """
 
     def __init__(
-        self, spec: AttentionSpec, own: int, first: int, n_items: int, n_rows: int, longest: int, slots: int, most: int,
-        tiles: tuple[int, int] = (0, 0),
+        self, spec: AttentionSpec, side: int, first: int, n_items: int, n_rows: int, longest: int, slots: int,
+        most: int, tiles: tuple[int, int] = (0, 0),
     ) -> None:  # fmt: skip
         """`most` is the side's `slots`."""
-        self.spec, self.own, self.first, self.n_items, self.tiles = spec, own, first, n_items, tiles
+        self.spec, self.side, self.first, self.n_items, self.tiles = spec, side, first, n_items, tiles
         self.filled, self.longest, self.slots, self.most = n_rows > 0, longest, slots, most
         self.n_rows = max(n_rows, 1)
-        if own == 0 and not spec.kind.LISTED:
+        if side == 0 and not spec.kind.LISTED:
             self.n_rows = rounded(self.n_rows, PITCH)
         self.surplus = self.n_rows - n_rows
-        of_rows = self.n_rows * spec.dim * spec.dtype.itemsize // 4
-        self.workspace = [of_rows, *[rounded(self.n_rows, 4)] * 3, 4 * n_items]
-        self.kind = spec.kinds[own]
+        row_size = self.n_rows * spec.dim * spec.dtype.itemsize // 4
+        self.workspace = [row_size, *[rounded(self.n_rows, 4)] * 3, 4 * n_items]
+        self.kind = spec.kinds[side]
         self.blocks = -(-max(rounded(longest, TOGETHER.value), self.surplus) // self.kind.ROWS)
-        of_items = first, most, spec.has_lengths[own], slots, spec.columns[own], n_items, self.surplus
-        self.source = Source(*map(encoded, (*spec.strides[own], *of_items)))
+        item_numbers = first, most, spec.has_lengths[side], slots, spec.columns[side], n_items, self.surplus
+        self.source = Source(*map(encoded, (*spec.strides[side], *item_numbers)))
 
     @classmethod
-    def slotted(cls, spec: AttentionSpec, own: int, first: int, n_items: int, longest: int) -> PackedPart:
+    def slotted(cls, spec: AttentionSpec, side: int, first: int, n_items: int, longest: int) -> PackedPart:
         """A part whose items take `longest` rows each, padding included; contexts of listed pairs fill whole pitches of
         S.
         """
-        slots = longest if own else rounded(longest, PITCH if spec.kind.LISTED else TOGETHER.value)
-        return cls(spec, own, first, n_items, n_items * slots, slots, slots, longest)
+        slots = longest if side else rounded(longest, PITCH if spec.kind.LISTED else TOGETHER.value)
+        return cls(spec, side, first, n_items, n_items * slots, slots, slots, longest)
 
     def packed_in(self, rows: Tensor, norms: Tensor, powers: Tensor, self_gradients: Tensor, items: Tensor) -> Packed:
         """The part in memory of its `workspace` sizes, float32."""

@@ -110,9 +110,9 @@ class LengthPlan:
     def __init__(self, call: AttentionCall) -> None:
         spec, counts = call.spec, [side.known_counts() for side in call.sides]
         self.rows = [
-            np.concatenate([[0], of_side.cumsum()]) for of_side in (rounded(counts[0], TOGETHER.value), counts[1])
+            np.concatenate([[0], lengths.cumsum()]) for lengths in (rounded(counts[0], TOGETHER.value), counts[1])
         ]
-        self.longest = [int(of_side.max()) for of_side in counts]
+        self.longest = [int(lengths.max()) for lengths in counts]
         self.tile_rows, self.tile_items = tiles_of(counts[1], self.rows[1], spec.kind.N, spec.kind.G, spec.kind.LONG)
         tiles = np.stack([self.tile_rows, self.tile_items], 1)
         self.tiles, *self.starts = on_device(spec.device, tiles, *self.rows)
@@ -130,20 +130,20 @@ class LengthPlan:
         most_contexts, most_queries = most_of_parts((weights, queries[-1]), longest[1], most_rows, int(most_cells))
         most_items = max(1, Attention.GRAM_BYTES // (4 * gram_pitch_of(longest[0], spec) ** 2))
         bounds = cut((contexts + spec.planes * np.arange(n_contexts + 1), most_contexts), most_items=most_items)
-        of_contexts = [self._part(0, *ends) for ends in pairwise(bounds)]
+        context_parts = [self._part(0, *ends) for ends in pairwise(bounds)]
         if spec.kind.LONG:  # pieces of an item stay together
             tiles = [bisect_left(self.tile_items, item) for item in cut((queries, most_queries))]
         else:
             tiles = cut((self.tile_rows, most_queries))
-        of_queries = [
+        query_parts = [
             self._part(1, int(self.tile_items[first]), int(self.tile_items[last]), (first, last - first))
             for first, last in pairwise(tiles)
         ]
-        return of_contexts, of_queries
+        return context_parts, query_parts
 
-    def _part(self, own: int, first: int, last: int, tiles: tuple[int, int] = (0, 0)) -> PackedPart:
-        n_rows = int(self.rows[own][last] - self.rows[own][first])
-        return PackedPart(self.spec, own, first, last - first, n_rows, self.longest[own], 0, self.most[own], tiles)
+    def _part(self, side: int, first: int, last: int, tiles: tuple[int, int] = (0, 0)) -> PackedPart:
+        n_rows = int(self.rows[side][last] - self.rows[side][first])
+        return PackedPart(self.spec, side, first, last - first, n_rows, self.longest[side], 0, self.most[side], tiles)
 
 
 def tiles_of(counts: Ints, rows: Ints, size: int, most: int, long: bool) -> tuple[Ints, Ints]:
@@ -172,7 +172,7 @@ class Layout:
         saved: sizes of packed contexts, packed queries and the workspace, in units of four bytes.
         shape, strides: of the products in S, (rows of queries, rows of contexts), of listed pairs (pairs, slots,
             slots).
-        of_grams, of_statistics, grid: grids: a program for each block of a Gram matrix; block of rows of contexts and
+        gram_grid, statistics_grid, grid: a program for each block of a Gram matrix; block of rows of contexts and
             item of queries; tile of queries and some items of contexts.
         warps: of `grid`.
     """
@@ -218,8 +218,8 @@ class Layout:
                 f"to {contexts.longest} and {queries.longest} rows, take more than its workspace can number"
             )
         blocks = gram_pitch // kind.C
-        self.of_grams = contexts.n_items, blocks**2, 1
-        self.of_statistics = queries.n_items, -(-(slots[0] if listed else rows) // kind.C), 1
+        self.gram_grid = contexts.n_items, blocks**2, 1
+        self.statistics_grid = queries.n_items, -(-(slots[0] if listed else rows) // kind.C), 1
         self.grid = self.n_tiles, 1 if listed else -(-contexts.n_items // contexts_per_program), 1
         self.warps = Attention.warps(kind.N)
 
@@ -240,7 +240,7 @@ def single_part(
 @lru_cache(256)
 def listed(spec: AttentionSpec, first: int, n_pairs: int, longest: int, longest_query: int) -> Layout:
     """Layout of `n_pairs` listed pairs from `first` on."""
-    return Layout(*(PackedPart.slotted(spec, own, first, n_pairs, x) for own, x in enumerate((longest, longest_query))))
+    return Layout(*(PackedPart.slotted(spec, i, first, n_pairs, x) for i, x in enumerate((longest, longest_query))))
 
 
 @lru_cache(256)
@@ -330,13 +330,13 @@ def planned_runs(
     """Runs of all pairs of parts: each part of the outer side is packed once, others once for each of these."""
     packed: list[Packed | None] = [None, None]
     inner = 1 - outer
-    for own in parts[outer]:
-        (packed[outer],) = call.pack(own, starts=plan.starts)
-        for other in parts[inner]:
+    for outer_part in parts[outer]:
+        (packed[outer],) = call.pack(outer_part, starts=plan.starts)
+        for inner_part in parts[inner]:
             if packed[inner] is None or len(parts[inner]) > 1:
                 packed[inner] = None  # frees the memory that the next part takes
-                (packed[inner],) = call.pack(other, starts=plan.starts)
-            layout = Layout(other, own) if outer else Layout(own, other)
+                (packed[inner],) = call.pack(inner_part, starts=plan.starts)
+            layout = Layout(inner_part, outer_part) if outer else Layout(outer_part, inner_part)
             yield Run(call, layout, [side for side in packed if side is not None], plan.tiles)
 
 
@@ -346,8 +346,8 @@ def listed_runs(call: AttentionCall, most_bytes: int) -> Iterator[Run]:
     spec, n_pairs = call.spec, call.pairs.size(0)
     rows = [side.slots for side in call.sides]
     cells = 2 * rows[1] * rounded(rows[0], PITCH) + gram_pitch_of(rows[0], spec) ** 2 + spec.planes * rows[1]
-    of_pair = (rounded(rows[0], PITCH) + rows[1]) * spec.dim * spec.dtype.itemsize + 4 * cells
-    most = max(1, most_bytes // of_pair)
-    for first in range(0, n_pairs, most):
-        layout = listed(spec, first, min(most, n_pairs - first), rows[0], rows[1])
+    pair_bytes = (rounded(rows[0], PITCH) + rows[1]) * spec.dim * spec.dtype.itemsize + 4 * cells
+    chunk = max(1, most_bytes // pair_bytes)
+    for first in range(0, n_pairs, chunk):
+        layout = listed(spec, first, min(chunk, n_pairs - first), rows[0], rows[1])
         yield Run(call, layout, call.pack(*layout.parts))  # no reference stays, so that the next run takes its memory

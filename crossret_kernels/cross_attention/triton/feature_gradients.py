@@ -61,7 +61,7 @@ class FeatureSums:
     @staticmethod
     def workspace_of(part: PackedPart) -> list[int]:
         """Sizes of `grams` and `total`."""
-        grams = 16 if part.own else part.n_items * gram_pitch_of(part.longest, part.spec) ** 2
+        grams = 16 if part.side else part.n_items * gram_pitch_of(part.longest, part.spec) ** 2
         return [grams, part.n_rows * part.spec.dim]
 
     def add(self, left: Tensor, right: Tensor) -> None:
@@ -78,12 +78,12 @@ class FeatureSums:
         call, part, strides = self.call, self.part, self.out.stride()
         items = order = ends = self.packed.items
         if call.pairs is not None:
-            pairs = call.pairs[part.first : part.first + part.n_items, call.spec.columns[part.own]]
+            pairs = call.pairs[part.first : part.first + part.n_items, call.spec.columns[part.side]]
             items, order = pairs.sort(stable=True)
             ends = torch.searchsorted(items, items, right=True)
         item_stride, pitch = 0 if part.kind.PACKED else strides[0], encoded(gram_pitch_of(part.longest, part.spec))
         source = item_stride, strides[-2], part.first, part.most, 0, part.slots, 0, part.n_items, 0
-        places, layout = call.places[part.own], Source(*map(encoded, source))
+        places, layout = call.places[part.side], Source(*map(encoded, source))
         return KernelSums(self.out, places, items, order, ends, self.packed, self.total, self.grams, pitch, layout)
 
 
@@ -91,33 +91,33 @@ def store(*sums: FeatureSums) -> None:
     """Stores the sums of at most one part of either side as gradients of features; parts that no run reached are left
     out.
     """
-    sums = tuple(own for own in sums if own.later)
+    sums = tuple(entry for entry in sums if entry.later)
     if not sums:
         return
-    spec, made = sums[0].call.spec, [own.stored() for own in sums]
-    summed = [made[0]._replace(source=NOWHERE)] * 2
-    for own, of_own in zip(sums, made, strict=True):
-        summed[own.part.own] = of_own
+    spec, inputs = sums[0].call.spec, [entry.stored() for entry in sums]
+    sides = [inputs[0]._replace(source=NOWHERE)] * 2
+    for entry, kernel_sums in zip(sums, inputs, strict=True):
+        sides[entry.part.side] = kernel_sums
     # Either side's dtype and width of strides: one may be summed in float32.
-    outs = [(own.out.dtype, own.out.stride(0) >= 2**30 - 2 and own.source is not NOWHERE) for own in summed]
-    grid = sum(own.part.n_items for own in sums), max(own.part.blocks for own in sums), 1
-    launch(store_gradients, grid, (*summed,), spec.kinds, (spec.key, *outs))
+    layouts = [(entry.out.dtype, entry.out.stride(0) >= 2**30 - 2 and entry.source is not NOWHERE) for entry in sides]
+    grid = sum(entry.part.n_items for entry in sums), max(entry.part.blocks for entry in sums), 1
+    launch(store_gradients, grid, (*sides,), spec.kinds, (spec.key, *layouts))
 
 
 @triton.jit
-def add_gram_products(total, summed, item, first, count, place, KIND: tl.constexpr):
+def add_gram_products(total, sums, item, first, count, place, KIND: tl.constexpr):
     """Adds (∂L/∂G + its transpose) C to the rows of an item of contexts."""
     d = tl.arange(0, KIND.WIDTH)
-    pitch = decoded(summed.gram_pitch)
+    pitch = decoded(sums.gram_pitch)
     for c in range(0, count):
-        of_grams = tl.load(summed.grams + (int64(item) * pitch + c) * pitch + place, mask=place < count, other=0.0)
-        rows = summed.packed.rows + int64(first + c) * KIND.D + d
-        total += of_grams[:, None] * tl.load(rows, mask=d < KIND.D, other=0.0).to(tl.float32)[None, :]
+        gram_column = tl.load(sums.grams + (int64(item) * pitch + c) * pitch + place, mask=place < count, other=0.0)
+        rows = sums.packed.rows + int64(first + c) * KIND.D + d
+        total += gram_column[:, None] * tl.load(rows, mask=d < KIND.D, other=0.0).to(tl.float32)[None, :]
     return total
 
 
 @triton.jit
-def of_features(total, own, packed, rows, there, KIND: tl.constexpr):
+def row_gradients(total, along, packed, rows, there, KIND: tl.constexpr):
     """Gradients (ROWS, WIDTH) of features from the sums of their packed rows, through the normalisation."""
     d = tl.arange(0, KIND.WIDTH)
     cells = packed.rows + rows.to(tl.int64)[:, None] * KIND.D + d[None, :]
@@ -129,7 +129,7 @@ def of_features(total, own, packed, rows, there, KIND: tl.constexpr):
         return total * tl.load(packed.powers + rows, mask=there, other=0.0)[:, None]
     if KIND.QUERIES:
         shares = 1.0 / tl.maximum(norms, TINY)  # applied twice: the square may be out of range
-        total += (own * shares)[:, None] * (x * shares[:, None])
+        total += (along * shares)[:, None] * (x * shares[:, None])
     return total
 
 
@@ -147,47 +147,47 @@ def store_gradients(contexts, queries, KIND: tl.constexpr):
 
 
 @triton.jit
-def store_item(summed, number, KIND: tl.constexpr):
+def store_item(sums, number, KIND: tl.constexpr):
     """Stores gradients of ROWS rows of an item, and zeros in the rest of its slot.
 
     The first listed pair of an item adds the sums of all its pairs to what is there.
     """
-    packed = summed.packed
-    source = summed.source
+    packed = sums.packed
+    source = sums.source
     item = int64(decoded(source.first) + number)
-    own = number
+    packed_item = number
     end = number + 1
     if KIND.LISTED:
-        item = tl.load(summed.items + number)
-        own = tl.load(summed.order + number).to(tl.int32)
-        first_pair = (number == 0) | (tl.load(summed.items + tl.maximum(number - 1, 0)) != item)
-        end = tl.where(first_pair, tl.load(summed.ends + number).to(tl.int32), number)
+        item = tl.load(sums.items + number)
+        packed_item = tl.load(sums.order + number).to(tl.int32)
+        first_pair = (number == 0) | (tl.load(sums.items + tl.maximum(number - 1, 0)) != item)
+        end = tl.where(first_pair, tl.load(sums.ends + number).to(tl.int32), number)
     if end > number:
-        own_first, count = item_of(packed, own)
+        first_row, count = item_of(packed, packed_item)
         place = tl.program_id(1) * KIND.ROWS + tl.arange(0, KIND.ROWS)
         there = place < count
         d = tl.arange(0, KIND.WIDTH)
         total = tl.full((KIND.ROWS, KIND.WIDTH), 0, tl.float32)
         along = tl.full((KIND.ROWS,), 0, tl.float32)
         for other in range(number, end):
-            pair = tl.load(summed.order + other).to(tl.int32) if KIND.LISTED else other
+            pair = tl.load(sums.order + other).to(tl.int32) if KIND.LISTED else other
             first, _count = item_of(packed, pair)
             rows = first + place
-            cells = summed.total + rows.to(tl.int64)[:, None] * KIND.D + d[None, :]
+            cells = sums.total + rows.to(tl.int64)[:, None] * KIND.D + d[None, :]
             total += tl.load(cells, mask=there[:, None] & (d < KIND.D)[None, :], other=0.0)
             if KIND.QUERIES:
                 along += tl.load(packed.self_gradients + rows, mask=there, other=0.0)
             else:
-                total = add_gram_products(total, summed, pair, first, count, place, KIND)
-        total = of_features(total, along, packed, own_first + place, there, KIND)
-        given = 0 if KIND.PACKED or KIND.LISTED else tl.minimum(decoded(source.slots), decoded(source.most))
-        stored = place < tl.maximum(count, given)
-        begin = tl.load(packed.items + 4 * own + 3).to(tl.int64)
+                total = add_gram_products(total, sums, pair, first, count, place, KIND)
+        total = row_gradients(total, along, packed, first_row + place, there, KIND)
+        n_slots = 0 if KIND.PACKED or KIND.LISTED else tl.minimum(decoded(source.slots), decoded(source.most))
+        in_slot = place < tl.maximum(count, n_slots)
+        begin = tl.load(packed.items + 4 * packed_item + 3).to(tl.int64)
         if KIND.MASKED:
-            place = tl.load(summed.places + item * decoded(source.most) + place, mask=stored, other=0)
+            place = tl.load(sums.places + item * decoded(source.most) + place, mask=in_slot, other=0)
         offsets = (begin + place) * decoded(source.row_stride) + item * decoded(source.item_stride)
-        found = summed.out + offsets[:, None] + d[None, :]
-        inside = stored[:, None] & (d < KIND.DIM)[None, :]
+        targets = sums.out + offsets[:, None] + d[None, :]
+        inside = in_slot[:, None] & (d < KIND.DIM)[None, :]
         if KIND.LISTED:
-            total += tl.load(found, mask=inside, other=0.0).to(tl.float32)
-        tl.store(found, total.to(summed.out.dtype.element_ty), mask=inside)
+            total += tl.load(targets, mask=inside, other=0.0).to(tl.float32)
+        tl.store(targets, total.to(sums.out.dtype.element_ty), mask=inside)

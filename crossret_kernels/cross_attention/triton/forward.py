@@ -85,10 +85,10 @@ def scores(*arguments: Any) -> tuple[Tensor, Tensor]:
 def attend_to(run: Run, save: bool) -> None:
     """Similarities, Gram matrices and relevances of a run and, with `save`, tensors that gradients need."""
     spec, layout, arguments = run.call.spec, run.layout, (run.inputs,)
-    launch(gram_matrices, layout.of_grams, arguments, spec.kind, spec.key)
+    launch(gram_matrices, layout.gram_grid, arguments, spec.kind, spec.key)
     run.multiply()
     if spec.kind.LONG:
-        launch(query_statistics, layout.of_statistics, arguments, spec.kind, spec.key)
+        launch(query_statistics, layout.statistics_grid, arguments, spec.kind, spec.key)
     kind, registers = replaced(spec.kind, SAVE=save), Attention.registers(spec.kind.C, layout.warps)
     launch(attend, layout.grid, arguments, kind, spec.key, layout.warps, registers)
 
@@ -112,10 +112,10 @@ def gram_matrices(run, KIND: tl.constexpr):
     row_norms, row_scales = row_lengths(run.contexts, rows, r < count, KIND)
     column_norms, column_scales = row_lengths(run.contexts, columns, c < count, KIND)
     block = tl.full((C, C), 0, tl.float32)
-    of_rows, of_columns = rows.to(tl.int64) * KIND.D, columns.to(tl.int64) * KIND.D
+    row_offsets, column_offsets = rows.to(tl.int64) * KIND.D, columns.to(tl.int64) * KIND.D
     for part in range(0, KIND.D, STEP):  # sums of sums round less than one sum over D
         x = run.contexts.rows + part
-        block += product(x, of_rows, x, of_columns, STEP, C, C, K, True, MAIN)
+        block += product(x, row_offsets, x, column_offsets, STEP, C, C, K, True, MAIN)
     block = tl.where((row_scales[:, None] != 0) & (column_scales[None, :] != 0), block, 0.0)
     block = block * row_scales[:, None] * column_scales[None, :]
     tl.store(gram_cells(run.grams, item, run, row, column, KIND), block)
@@ -169,13 +169,13 @@ def extreme_logits(run, tile, context, KIND: tl.constexpr):
 @triton.jit
 def limits_of(run, tile, context, KIND: tl.constexpr):
     """`limits` of a tile's queries among an item's contexts, as far as the options at hand have them."""
-    none = tl.full((KIND.N,), 0, tl.float32)
-    limits = none, none, none
+    zeros = tl.full((KIND.N,), 0, tl.float32)
+    limits = zeros, zeros, zeros
     if KIND.SHIFTED:
         greatest, lowest = extreme_logits(run, tile, context, KIND)
-        limits = greatest, none, lowest
+        limits = greatest, zeros, lowest
     if KIND.FOCAL:
-        totals = none
+        totals = zeros
         for start in range(0, context[1] if KIND.WIDE else 1, KIND.C):
             s = similarities(run, tile, context, start, KIND)
             p, _n, _norms = context_weights(s, run, tile, context, start, limits, KIND)

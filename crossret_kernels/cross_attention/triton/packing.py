@@ -189,8 +189,8 @@ def pack_item(extents, pairs, target, number, KIND: tl.constexpr):
         norms = tl.where(norms >= 2.0**-126, norms, 0.0)
     # Packed rows, and zeros in empty slots.
     x = tl.where(fine[:, None], x, 0.0)
-    taken = count if KIND.QUERIES else (count + TOGETHER - 1) // TOGETHER * TOGETHER
-    kept = r < tl.maximum(slots, taken)
+    n_rows = count if KIND.QUERIES else (count + TOGETHER - 1) // TOGETHER * TOGETHER
+    in_part = r < tl.maximum(slots, n_rows)
     cells = packed.rows + (first + r).to(tl.int64)[:, None] * D + d[None, :]
-    tl.store(cells, x.to(packed.rows.dtype.element_ty), mask=kept[:, None] & (d < D)[None, :])
-    tl.store(packed.norms + first + r, tl.where(fine, norms, float("nan")), mask=kept)
+    tl.store(cells, x.to(packed.rows.dtype.element_ty), mask=in_part[:, None] & (d < D)[None, :])
+    tl.store(packed.norms + first + r, tl.where(fine, norms, float("nan")), mask=in_part)

@@ -208,29 +208,29 @@ def pair_attention(
     if KIND.PROJECTS:  # which counts each query's length for 1
         lengths = tl.full(lengths.shape, 1.0, tl.float32)
     s = s * c_scale[:, None] * q_scale[None, :]
-    both = c_here[:, None] & q_here[None, :]
-    x, factor, n = normed(s, both, slope, KIND)
-    return s, lengths, q_scale, c_scale, x, factor, n, attention(n, both, setting, KIND), dp
+    mask = c_here[:, None] & q_here[None, :]
+    x, factor, n = normed(s, mask, slope, KIND)
+    return s, lengths, q_scale, c_scale, x, factor, n, attention(n, mask, setting, KIND), dp
 
 
 @triton.jit
-def normed(s, both, slope, KIND: tl.constexpr):
+def normed(s, mask, slope, KIND: tl.constexpr):
     """(Clipped similarities (C, Q), the factor of each context, their normalised product): steps 2 and 3."""
-    x = tl.where(both, s, 0.0)
+    x = tl.where(mask, s, 0.0)
     if KIND.CLIPS:
         x = tl.where(x > 0, x, x * slope)
     factor = tl.full((KIND.C,), 1.0, tl.float32)
     n = x
     if KIND.NORM == "softmax":
-        most = tl.max(tl.where(both, x, -float("inf")), 1)
-        n = tl.where(both, tl.exp(x - tl.where(most == -float("inf"), 0.0, most)[:, None]), 0.0)
+        greatest = tl.max(tl.where(mask, x, -float("inf")), 1)
+        n = tl.where(mask, tl.exp(x - tl.where(greatest == -float("inf"), 0.0, greatest)[:, None]), 0.0)
         n = n * inverse(tl.sum(n, 1))[:, None]
     elif KIND.NORM != "none":
         if KIND.NORM == "l2norm":
-            most = tl.max(tl.abs(x), 1)
-            most = tl.where(most > LARGE, most, 1.0)
-            y = x * (1.0 / most)[:, None]
-            norm = tl.sqrt(tl.sum(y * y, 1)) * most
+            greatest = tl.max(tl.abs(x), 1)
+            greatest = tl.where(greatest > LARGE, greatest, 1.0)
+            y = x * (1.0 / greatest)[:, None]
+            norm = tl.sqrt(tl.sum(y * y, 1)) * greatest
         else:
             norm = tl.sum(tl.abs(x), 1)
         factor = tl.where(norm == 0, 0.0, 1.0 / (norm + EPS))
@@ -239,46 +239,46 @@ def normed(s, both, slope, KIND: tl.constexpr):
 
 
 @triton.jit
-def spread(s, both, threshold):
+def spread(s, mask, threshold):
     """(n = (s − min) / (max − min), 1 where a query's s are equal; whether n is not below the threshold, or no number;
     whether s is the least; max − min), of similarities s halved, whose differences float32 holds.
     """
     s = s * 0.5
-    least, most = tl.min(tl.where(both, s, float("inf")), 0), tl.max(tl.where(both, s, -float("inf")), 0)
-    width = most - least
+    least, greatest = tl.min(tl.where(mask, s, float("inf")), 0), tl.max(tl.where(mask, s, -float("inf")), 0)
+    width = greatest - least
     n = (s - least[None, :]) / tl.where(width > 0, width, 1.0)[None, :]
-    n = tl.where(s == most[None, :], 1.0, n)
-    count = tl.sum(both.to(tl.float32), 0)
-    stays = both & ((n < tl.where(threshold < 0, inverse(count), threshold)[None, :]) == 0)
-    return n, stays, both & (s == least[None, :]), width
+    n = tl.where(s == greatest[None, :], 1.0, n)
+    count = tl.sum(mask.to(tl.float32), 0)
+    stays = mask & ((n < tl.where(threshold < 0, inverse(count), threshold)[None, :]) == 0)
+    return n, stays, mask & (s == least[None, :]), width
 
 
 @triton.jit
-def attention(n, both, setting, KIND: tl.constexpr):
+def attention(n, mask, setting, KIND: tl.constexpr):
     """Weights (C, Q): exp(λn) / Σ exp(λn), 0 where there is no context or query (step 4), or FOCAL drops them; of
     SPREAD its n in place of exp(λn).
 
     `setting`: λ, of SPREAD the threshold.
     """
     if KIND.SPREAD:
-        e, stays, _least, _width = spread(n, both, setting)
+        e, stays, _least, _width = spread(n, mask, setting)
         e = tl.where(stays, e, 0.0)
     else:
-        most = tl.max(tl.where(both, n * setting, -float("inf")), 0)
-        most = tl.where(most == -float("inf"), 0.0, most)
-        e = tl.where(both, tl.exp(n * setting - most[None, :]), 0.0)
+        greatest = tl.max(tl.where(mask, n * setting, -float("inf")), 0)
+        greatest = tl.where(greatest == -float("inf"), 0.0, greatest)
+        e = tl.where(mask, tl.exp(n * setting - greatest[None, :]), 0.0)
     if KIND.FOCAL:
-        least = tl.sum(e, 0) * OF_MEAN * inverse(tl.sum(both.to(tl.float32), 0))
+        least = tl.sum(e, 0) * OF_MEAN * inverse(tl.sum(mask.to(tl.float32), 0))
         e = tl.where(e > least[None, :], e, e * 0.0)  # NaN stays
     return e * inverse(tl.sum(e, 0))[None, :]
 
 
 @triton.jit
-def attention_gradients(n, p, dp, both, setting, KIND: tl.constexpr):
+def attention_gradients(n, p, dp, mask, setting, KIND: tl.constexpr):
     """∂L/∂n from ∂L/∂ the weights p, arguments as of `attention`; ties share that of SPREAD's least similarity."""
     dp = dp - tl.sum(p * dp, 0)[None, :]
     if KIND.SPREAD:
-        _n, stays, least, width = spread(n, both, setting)
+        _n, stays, least, width = spread(n, mask, setting)
         if KIND.FOCAL:
             stays = p > 0
         dn = tl.where(stays, dp * tl.max(p, 0)[None, :], 0.0)  # the greatest weight is 1 / Σ n

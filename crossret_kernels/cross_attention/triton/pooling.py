@@ -51,11 +51,11 @@ def pooled_relevances(cells, items, query, block, count, run, KIND: tl.constexpr
     means = tl.full((POOLED_CONTEXTS,), 0, tl.float32)
     for start in range(0, count, POOLED_QUERIES):
         there = (start + j < count)[None, :]
-        known = items[:, None] & there
-        r = tl.load(cells + start, mask=known, other=0.0)
+        mask = items[:, None] & there
+        r = tl.load(cells + start, mask=mask, other=0.0)
         if tl.max(r) == TO_RECOMPUTE:
             recompute_cancelled(run, query, begin, end, KIND)
-            r = tl.load(cells + start, mask=known, other=0.0)
+            r = tl.load(cells + start, mask=mask, other=0.0)
         sums += tl.sum(r, 1)
         greatest = tl.maximum(greatest, tl.max(tl.where(there, r, float("-inf")), 1))
     scores = sums
@@ -117,9 +117,9 @@ def pool(run, scores, strides, KIND: tl.constexpr):
     _first, count = item_of(run.queries, query)
     block = tl.program_id(1) * POOLED_CONTEXTS
     inside, places, cells, empty, broken = score_places(query, block, run, strides, KIND)
-    found, _sums, _greatest, _means = pooled_relevances(cells, inside, query, block, count, run, KIND)
-    found = tl.where(broken, float("nan"), found)
-    tl.store(scores + places, tl.where(empty | (count == 0), run.numbers.empty_score, found), mask=inside)
+    values, _sums, _greatest, _means = pooled_relevances(cells, inside, query, block, count, run, KIND)
+    values = tl.where(broken, float("nan"), values)
+    tl.store(scores + places, tl.where(empty | (count == 0), run.numbers.empty_score, values), mask=inside)
 
 
 @triton.jit
@@ -130,8 +130,8 @@ def first_greatest(cells, items, count, greatest):
     for start in range(0, count, POOLED_QUERIES):
         there = (start + j < count)[None, :]
         r = tl.load(cells + start, mask=items[:, None] & there, other=0.0)
-        found = tl.where(there & (r == greatest[:, None]), start + j[None, :], 2**30)
-        best = tl.minimum(best, tl.min(found, 1))
+        places = tl.where(there & (r == greatest[:, None]), start + j[None, :], 2**30)
+        best = tl.minimum(best, tl.min(places, 1))
     return best
 
 
@@ -155,25 +155,25 @@ def relevance_gradients(run, grad_scores, strides, later, KIND: tl.constexpr):
             fine = (tl.abs(grads) < MOST_SCORE_GRADIENT) & (broken == 0)
             grads = tl.where((grads == 0) | empty, 0.0, tl.where(fine, grads, float("nan")))
             _scores, sums, greatest, means = pooled_relevances(cells, inside, query, block, count, run, KIND)
-            known = inside[:, None] & there[None, :]
-            r = tl.load(cells + start, mask=known, other=0.0)
+            mask = inside[:, None] & there[None, :]
+            r = tl.load(cells + start, mask=mask, other=0.0)
             shares = tl.full((POOLED_CONTEXTS, POOLED_QUERIES), 1.0, tl.float32)
             if KIND.POOLING == "lse":
                 logits = run.numbers.lambda_lse * (r - greatest[:, None]) * LOG2_E
-                shares = tl.exp2(tl.where(known, logits, float("-inf"))) / tl.maximum(sums, 1.0)[:, None]
+                shares = tl.exp2(tl.where(mask, logits, float("-inf"))) / tl.maximum(sums, 1.0)[:, None]
             elif KIND.POOLING == "softmax":
-                t = pooling_logits(tl.where(known, r - greatest[:, None], 0.0), run.numbers.lambda_lse)
-                shares = tl.where(known, tl.exp2(t * LOG2_E) * (1.0 + t - means[:, None]) / sums[:, None], 0.0)
+                t = pooling_logits(tl.where(mask, r - greatest[:, None], 0.0), run.numbers.lambda_lse)
+                shares = tl.where(mask, tl.exp2(t * LOG2_E) * (1.0 + t - means[:, None]) / sums[:, None], 0.0)
             elif KIND.POOLING == "max":
                 best = first_greatest(cells, inside, count, greatest)
                 shares = (start + j[None, :] == best[:, None]).to(tl.float32)
             elif KIND.POOLING == "avg":
                 shares = shares / count.to(tl.float32)
-            of_relevances = grads[:, None] * shares
-            moves = tl.load(cells + start + OF_SQUARES * plane, mask=known, other=0.0) != 0
+            relevance_grads = grads[:, None] * shares
+            moves = tl.load(cells + start + OF_SQUARES * plane, mask=mask, other=0.0) != 0
             if not KIND.PROJECTS:
-                along -= tl.sum(tl.where(moves, of_relevances * r, 0.0), 0)
-            tl.store(cells + start + OF_RELEVANCES * plane, of_relevances, mask=known)
+                along -= tl.sum(tl.where(moves, relevance_grads * r, 0.0), 0)
+            tl.store(cells + start + OF_RELEVANCES * plane, relevance_grads, mask=mask)
         rows = run.queries.self_gradients + first + start + j
         before = tl.load(rows, mask=start + j < count * later, other=0.0)
         tl.store(rows, before + along, mask=there)
@@ -184,15 +184,15 @@ def pooled(r, here, lambda_lse, KIND: tl.constexpr):
     """The score of relevances (Q,), step 7 of docs/kernels.md §1; NaN stays NaN in a maximum, too."""
     if KIND.POOLING == "lse":
         x = tl.where(here, r * lambda_lse, -float("inf"))
-        most = tl.max(x, 0)
-        most = tl.where(most == -float("inf"), 0.0, most)  # no query
-        total = tl.sum(tl.exp(x - most), 0)
-        return (tl.log(tl.where(total == 0, 1.0, total)) + most) / lambda_lse
+        greatest = tl.max(x, 0)
+        greatest = tl.where(greatest == -float("inf"), 0.0, greatest)  # no query
+        total = tl.sum(tl.exp(x - greatest), 0)
+        return (tl.log(tl.where(total == 0, 1.0, total)) + greatest) / lambda_lse
     if KIND.POOLING == "softmax":
-        most = tl.max(tl.where(here, r, -float("inf")), 0)
-        differences = tl.where(here, r - most, 0.0)
+        greatest = tl.max(tl.where(here, r, -float("inf")), 0)
+        differences = tl.where(here, r - greatest, 0.0)
         e = tl.where(here, tl.exp(pooling_logits(differences, lambda_lse)), 0.0)
-        return tl.sum(e * differences, 0) * inverse(tl.sum(e, 0)) + tl.where(most == -float("inf"), 0.0, most)
+        return tl.sum(e * differences, 0) * inverse(tl.sum(e, 0)) + tl.where(greatest == -float("inf"), 0.0, greatest)
     if KIND.POOLING == "max":
         return tl.max(tl.where(here, r, -float("inf")), 0) + tl.sum(tl.where(here, r * 0.0, 0.0), 0)
     total = tl.sum(tl.where(here, r, 0.0), 0)
@@ -207,14 +207,14 @@ def pool_gradients(r, here, grad, lambda_lse, KIND: tl.constexpr):
     elif KIND.POOLING == "avg":
         share = here.to(tl.float32) * inverse(tl.sum(here.to(tl.float32), 0))
     else:
-        most = tl.max(tl.where(here, r, -float("inf")), 0)
-        most = tl.where(most == -float("inf"), 0.0, most)
+        greatest = tl.max(tl.where(here, r, -float("inf")), 0)
+        greatest = tl.where(greatest == -float("inf"), 0.0, greatest)
         if KIND.POOLING == "max":
-            share = tl.where(here & (r == most), 1.0, 0.0)
+            share = tl.where(here & (r == greatest), 1.0, 0.0)
         else:
-            share = tl.where(here, tl.exp((r - most) * lambda_lse), 0.0)
+            share = tl.where(here, tl.exp((r - greatest) * lambda_lse), 0.0)
         share = share * inverse(tl.sum(share, 0))
         if KIND.POOLING == "softmax":
-            t = pooling_logits(tl.where(here, r - most, 0.0), lambda_lse)
+            t = pooling_logits(tl.where(here, r - greatest, 0.0), lambda_lse)
             share = share * (1.0 + t - tl.sum(share * t, 0))
     return share * grad
