@@ -32,11 +32,11 @@ def best_rows(images: Ragged, captions: Ragged, pairs: Tensor, options: MaxSimOp
     choose("context_pooling", options.context_pooling, ("max",))
     choose("direction", options.direction, DIRECTIONS)
     widths = images.width, captions.width
-    of_pair = 2 * torch.float64.itemsize * (sum(widths) * images.values.size(-1) + widths[0] * widths[1])
-    runs = pairs.split(max(1, WORKSPACE_BYTES // of_pair))
-    made = zip(*(_best_rows(images, captions, run, options) for run in runs), strict=True)
-    found, places, similarities = map(torch.cat, made)
-    return found, places, similarities
+    pair_bytes = 2 * torch.float64.itemsize * (sum(widths) * images.values.size(-1) + widths[0] * widths[1])
+    runs = pairs.split(max(1, WORKSPACE_BYTES // pair_bytes))
+    parts = zip(*(_best_rows(images, captions, run, options) for run in runs), strict=True)
+    mask, places, similarities = map(torch.cat, parts)
+    return mask, places, similarities
 
 
 def _best_rows(
@@ -47,9 +47,9 @@ def _best_rows(
         rows, mask = gather_items(side, items, side.width)
         vectors.append(safe_normalize(rows.double()) if options.normalize else rows.double())
         masks.append(mask & ~side.empty[items][:, None])
-    (queries, contexts), (mask, others) = (x if options.direction == "i2t" else x[::-1] for x in (vectors, masks))
-    mask = mask & others.any(1, keepdim=True)
-    best = (queries @ contexts.mT).masked_fill(~others[:, None], -torch.inf).max(2)
+    (queries, contexts), (mask, valid) = (x if options.direction == "i2t" else x[::-1] for x in (vectors, masks))
+    mask = mask & valid.any(1, keepdim=True)
+    best = (queries @ contexts.mT).masked_fill(~valid[:, None], -torch.inf).max(2)
     return mask, best.indices.masked_fill(~mask, -1), best.values.masked_fill(~mask, 0)
 
 
@@ -68,7 +68,7 @@ def maxsim_contributions(
 def maxsim_alignment(
     images: FeatureBlocks,
     captions: FeatureBlocks,
-    found: NDArray[np.int64],
+    indices: NDArray[np.int64],
     options: MaxSimOptions,
     as_sides: Callable[[Any, Any], tuple[Ragged, Ragged]],
 ) -> tuple[Tensor, Tensor]:
@@ -77,17 +77,17 @@ def maxsim_alignment(
     Captions that were found are read, and no others.
 
     Args:
-        found: (n_images, K), places of captions; −1 for none, of which all places are −1 and similarities 0.
+        indices: (n_images, K), places of captions; −1 for none, of which all places are −1 and similarities 0.
         as_sides: of a block of images and one of captions.
     """
-    rows = images.offsets.diff() if options.direction == "i2t" else captions.offsets.diff()[found[found >= 0]]
+    rows = images.offsets.diff() if options.direction == "i2t" else captions.offsets.diff()[indices[indices >= 0]]
     width = max(1, int(rows.max())) if len(rows) else 1
-    places = torch.full((found.size, width), -1, device=images.device)
-    similarities = torch.zeros(found.size, width, dtype=torch.float64, device=images.device)
+    places = torch.full((indices.size, width), -1, device=images.device)
+    similarities = torch.zeros(indices.size, width, dtype=torch.float64, device=images.device)
     with torch.no_grad():
-        for of_pairs, image_block, caption_block, pairs, _ in pair_runs(images, captions, found):
+        for pair_places, image_block, caption_block, pairs, _ in pair_runs(images, captions, indices):
             sides = as_sides(image_block, caption_block)
-            _, *made = best_rows(*sides, pairs.to(images.device), options)
-            for whole, part in zip((places, similarities), made, strict=True):
-                whole[torch.from_numpy(of_pairs), : part.size(1)] = part
-    return places.view(*found.shape, width), similarities.view(*found.shape, width)
+            _, *results = best_rows(*sides, pairs.to(images.device), options)
+            for total, part in zip((places, similarities), results, strict=True):
+                total[torch.from_numpy(pair_places), : part.size(1)] = part
+    return places.view(*indices.shape, width), similarities.view(*indices.shape, width)

@@ -124,24 +124,24 @@ def maxsim_scores(
 def weighted_scores(
     call: Call, options: MaxSimOptions, backend: str | None, *weights: Weights, names: tuple[str, str] = WEIGHTS
 ) -> Tensor:
-    """`score_call` where rows of images and of captions have weights, of which a direction takes its own side's: two
+    """`score_call` where rows of images and of captions have weights, of which a direction takes its side's: two
     products for both.
     """
-    if all(own is None for own in weights):
+    if all(side is None for side in weights):
         return score_call(call, options, backend)
     if options.direction == BOTH:
         sides = ("t2i", (None, weights[1])), ("i2t", (weights[0], None))
         t2i, i2t = (
-            weighted_scores(call, checked(MaxSimOptions, options, {"direction": way}), backend, *own, names=names)
-            for way, own in sides
+            weighted_scores(call, checked(MaxSimOptions, options, {"direction": way}), backend, *side, names=names)
+            for way, side in sides
         )
         return (t2i + i2t) / 2
-    own = int(options.direction == "t2i")
-    if weights[1 - own] is not None:
-        raise ValueError(f"{names[1 - own]} weigh maxima that this direction does not take: {names[own]} do")
-    given = weights[own]
-    assert given is not None
-    return score_call(*weighted(call, options, given, names[own]), backend)
+    side = int(options.direction == "t2i")
+    if weights[1 - side] is not None:
+        raise ValueError(f"{names[1 - side]} weigh maxima that this direction does not take: {names[side]} do")
+    row_weights = weights[side]
+    assert row_weights is not None
+    return score_call(*weighted(call, options, row_weights, names[side]), backend)
 
 
 def score_call(call: Call, options: MaxSimOptions, backend: str | None) -> Tensor:
@@ -157,8 +157,8 @@ def score_both_ways(call: Call, options: MaxSimOptions, backend: str | None) -> 
     """`score_call` in the direction of the options, and in the other one."""
     short = call.images.width * call.captions.width <= MOST_CELLS
     if short and select_backend(backend, call.values.device, call.values.dtype) in BOTH_WAYS:
-        made: tuple[Tensor, Tensor] = serve(BOTH_WAYS, backend, call, options, listed=LISTED_BOTH_WAYS)
-        return made
+        both: tuple[Tensor, Tensor] = serve(BOTH_WAYS, backend, call, options, listed=LISTED_BOTH_WAYS)
+        return both
     return score_call(call, options, backend), score_call(call, options.turned, backend)
 
 

@@ -34,28 +34,28 @@ def weighted(
     features' device; on the CPU, which need not wait to look, also where one is below 0.
     """
     choose("context_pooling beside weights", options.context_pooling, ("max",))
-    own = int(options.direction == "t2i")
-    given = _as_given(weights, (call.images, call.captions)[own], name)
+    attending = int(options.direction == "t2i")
+    row_weights = _row_weights(weights, (call.images, call.captions)[attending], name)
     sides = [call.images.joined(), call.captions.joined()]
     for place, side in enumerate(sides):
         if side.offsets is None and side.values.size(1):
-            rows, there = pad_items(side)
+            rows, mask = pad_items(side)
             sides[place] = side.with_values(rows)
-            if place == own:
-                given = given.masked_fill(~there | side.empty[:, None], 0)
-    if checkable() and given.device.type == "cpu":
-        for place in (given < 0).nonzero().tolist():
-            raise ValueError(f"{name}{place} is {given[tuple(place)].item():g}: weights must be at least 0")
+            if place == attending:
+                row_weights = row_weights.masked_fill(~mask | side.empty[:, None], 0)
+    if checkable() and row_weights.device.type == "cpu":
+        for place in (row_weights < 0).nonzero().tolist():
+            raise ValueError(f"{name}{place} is {row_weights[tuple(place)].item():g}: weights must be at least 0")
     if options.normalize:  # ahead of the weights
         sides = [side.with_values(safe_normalize(side.values)) for side in sides]
         options = checked(MaxSimOptions, options, {"normalize": False})
-    values = sides[own].values
-    sides[own] = sides[own].with_values((values * given.unsqueeze(-1)).to(values.dtype))
+    values = sides[attending].values
+    sides[attending] = sides[attending].with_values((values * row_weights.unsqueeze(-1)).to(values.dtype))
     images, captions = sides
     return Call(images, captions, call.pairs, call.empty_score), options
 
 
-def _as_given(weights: Array | Sequence[Array], side: Ragged, name: str) -> Tensor:
+def _row_weights(weights: Array | Sequence[Array], side: Ragged, name: str) -> Tensor:
     parts = [as_tensor(x, name) for x in (weights if isinstance(weights, (list, tuple)) else [weights])]
     for part in parts:
         if not isinstance(part, Tensor) or not part.is_floating_point():
@@ -65,14 +65,14 @@ def _as_given(weights: Array | Sequence[Array], side: Ragged, name: str) -> Tens
     if isinstance(weights, (list, tuple)) and side.items is None and len(side) == len(parts) == 1:
         parts = [parts[0].view(side.values.shape[:-1])] if parts[0].numel() == side.width else parts  # a list of one
     if len(parts) != len(rows):
-        wanted = "one tensor or array" if side.items is None else f"a list of {len(rows)} items"
-        raise ValueError(f"{name} must be laid out as the features, {wanted}")
-    for place, (part, own) in enumerate(zip(parts, rows, strict=True)):
-        whose = name if side.items is None else f"{name}[{place}]"
-        if part.shape != own.shape[:-1]:
+        layout = "one tensor or array" if side.items is None else f"a list of {len(rows)} items"
+        raise ValueError(f"{name} must be laid out as the features, {layout}")
+    for place, (part, values) in enumerate(zip(parts, rows, strict=True)):
+        label = name if side.items is None else f"{name}[{place}]"
+        if part.shape != values.shape[:-1]:
             raise ValueError(
-                f"{whose} must have shape {tuple(own.shape[:-1])}, one for each row, got {tuple(part.shape)}"
+                f"{label} must have shape {tuple(values.shape[:-1])}, one for each row, got {tuple(part.shape)}"
             )
-        if part.device != own.device:
-            raise ValueError(f"{whose} is on {part.device} but the features on {own.device}")
+        if part.device != values.device:
+            raise ValueError(f"{label} is on {part.device} but the features on {values.device}")
     return torch.cat(parts) if len(parts) > 1 else parts[0]

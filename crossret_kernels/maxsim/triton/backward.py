@@ -36,17 +36,17 @@ class GradientSizes(NamedTuple):
     """Numbers that kernels read at run time.
 
     Attributes:
-        own, others: of the side whose gradients they make, and of the other one.
+        side, others: of the side whose gradients they make, and of the other one.
         grad_context, grad_query: strides of scores' gradients.
         index_context, index_query: of best contexts, as of `forward.Strides`.
         n_runs: of a sum.
         first_item, n_items: of contexts; `first_item` has the first row of best contexts.
-        first_own, blocks: the first block's item, and how many an item has.
+        first_block, blocks: the first block's item, and how many an item has.
         n_queries: places for what is found of all; for soft maxima their items.
         later: 1 where an earlier part has left its gradients where this one's belong, else 0.
     """
 
-    own: SideSizes
+    side: SideSizes
     others: SideSizes
     grad_context: int
     grad_query: int
@@ -55,7 +55,7 @@ class GradientSizes(NamedTuple):
     n_runs: int
     first_item: int
     n_items: int
-    first_own: int
+    first_block: int
     blocks: int
     n_queries: int
     later: int
@@ -69,7 +69,7 @@ class GradientKind(NamedTuple):
         ROWS: of a block.
         STEP: items of contexts, or queries, at a time; for soft maxima rows of the other side.
         WIDTH: columns of features of a program.
-        WEIGHTED: whether maxima have weights of their own.
+        WEIGHTED: whether maxima have weights.
         SPLIT: whether float16 features are multiplied in float32: gradients of scores may be beyond what float16 holds.
         K: columns of features at a time, of products that are made again.
     """
@@ -93,19 +93,19 @@ class GradientKind(NamedTuple):
 @triton.jit
 def block_of(side, number, sizes, KIND: tl.constexpr):
     """A block of rows: (item, place of the first row in it, that row's number, where it begins, rows from it on)."""
-    item = decoded(sizes.first_own).to(tl.int64) + number // decoded(sizes.blocks)
+    item = decoded(sizes.first_block).to(tl.int64) + number // decoded(sizes.blocks)
     start = number % decoded(sizes.blocks) * KIND.ROWS
-    row, begin, count = item_rows(side, item, sizes.own, KIND.UNIT)
-    return item, start, row + start, begin + start.to(tl.int64) * decoded(sizes.own.row) * KIND.UNIT, count - start
+    row, begin, count = item_rows(side, item, sizes.side, KIND.UNIT)
+    return item, start, row + start, begin + start.to(tl.int64) * decoded(sizes.side.row) * KIND.UNIT, count - start
 
 
 @triton.jit
-def run_of(listed, own, count, sizes, left, KIND: tl.constexpr):
+def run_of(listed, item, count, sizes, left, KIND: tl.constexpr):
     """(Begin, end) of one of the runs that a sum is shared out into, over so many of the others or, where LISTED, the
     item's pairs; of a block without rows they are one.
     """
     if KIND.LISTED:
-        begin, end = tl.load(listed.begins + own), tl.load(listed.begins + own + 1)
+        begin, end = tl.load(listed.begins + item), tl.load(listed.begins + item + 1)
     else:
         begin, end = 0, count
     n_runs = decoded(sizes.n_runs)
@@ -123,7 +123,7 @@ def store_gradients(sums, total, along, side, row, begin, left, sizes, ROWS: tl.
     inside = (slot < left)[:, None] & (column < KIND.D)[None, :]
     if KIND.NORMALIZE:
         scales = tl.load(side.scales + rows, mask=slot < left, other=0.0)[:, None]
-        offsets = begin + slot.to(tl.int64) * decoded(sizes.own.row) * KIND.UNIT
+        offsets = begin + slot.to(tl.int64) * decoded(sizes.side.row) * KIND.UNIT
         x = tl.load(side.features + offsets[:, None] + column[None, :], mask=inside, other=0.0).to(tl.float32)
         total = (total - x * scales * along[:, None]) * scales
     cells = sums.out + rows[:, None] * KIND.D + column[None, :]
@@ -138,7 +138,7 @@ def leave(sums, total, along, side, row, begin, left, sizes, KIND: tl.constexpr)
     if decoded(sizes.n_runs) > 1:
         slot = tl.arange(0, KIND.ROWS)
         column = tl.program_id(1) * KIND.WIDTH + tl.arange(0, KIND.WIDTH)
-        rows = tl.program_id(2).to(tl.int64) * decoded(sizes.own.n_rows) + row + slot
+        rows = tl.program_id(2).to(tl.int64) * decoded(sizes.side.n_rows) + row + slot
         inside = (slot < left)[:, None] & (column < KIND.D)[None, :]
         tl.store(sums.runs + rows[:, None] * KIND.D + column[None, :], total, mask=inside)
         if KIND.NORMALIZE:  # alike in all columns: the first ones store it
@@ -156,14 +156,14 @@ def sum_of_runs(side, sums, sizes, KIND: tl.constexpr):
     left -= slot
     if left > 0:
         row += slot
-        begin += slot.to(tl.int64) * decoded(sizes.own.row) * KIND.UNIT
+        begin += slot.to(tl.int64) * decoded(sizes.side.row) * KIND.UNIT
         column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
         total = tl.full((1, WIDTH), 0, tl.float32)
         along = tl.full((1,), 0, tl.float32)
         for first in range(0, decoded(sizes.n_runs), RUNS):
             run = first + tl.arange(0, RUNS)
             inside = run < decoded(sizes.n_runs)
-            rows = run.to(tl.int64) * decoded(sizes.own.n_rows) + row
+            rows = run.to(tl.int64) * decoded(sizes.side.n_rows) + row
             cells = rows[:, None] * KIND.D + column[None, :]
             x = tl.load(sums.runs + cells, mask=inside[:, None] & (column < KIND.D)[None, :], other=0.0)
             total += tl.sum(x, 0)[None, :]
@@ -173,7 +173,7 @@ def sum_of_runs(side, sums, sizes, KIND: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["sizes"], do_not_specialize_on_alignment=["pairs", "grads"])
-def query_gradients(queries, contexts, tables, pairs, listed, grads, found, sums, sizes, KIND: tl.constexpr):
+def query_gradients(queries, contexts, tables, pairs, listed, grads, results, sums, sizes, KIND: tl.constexpr):
     """Gradients of a block of queries over `n_items` items of contexts from the first or, where LISTED, over its pairs.
 
     The best contexts in STEP of them are gathered at a time. Pair k in order stands in row order[k] of all that has a
@@ -182,16 +182,16 @@ def query_gradients(queries, contexts, tables, pairs, listed, grads, found, sums
     ROWS: tl.constexpr = KIND.ROWS
     STEP: tl.constexpr = KIND.STEP
     WIDTH: tl.constexpr = KIND.WIDTH
-    own, start, row, first, left = block_of(queries, tl.program_id(0), sizes, KIND)
+    query, start, row, first, left = block_of(queries, tl.program_id(0), sizes, KIND)
     ahead = tl.arange(0, STEP * ROWS) // ROWS
     slot = tl.arange(0, STEP * ROWS) % ROWS
     place = (start + slot).to(tl.int64)
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     total = tl.full((ROWS, WIDTH), 0, tl.float32)
     along = tl.full((ROWS,), 0, tl.float32)
-    begin, end = run_of(listed, own, decoded(sizes.n_items), sizes, left, KIND)
+    begin, end = run_of(listed, query, decoded(sizes.n_items), sizes, left, KIND)
     if not KIND.LISTED:
-        place += start_of(tables, own, sizes.index_query)
+        place += start_of(tables, query, sizes.index_query)
     for number in range(begin, end, STEP):
         inside = (number + ahead < end) & (slot < left)
         if KIND.LISTED:
@@ -202,21 +202,21 @@ def query_gradients(queries, contexts, tables, pairs, listed, grads, found, sums
             local = (number + ahead).to(tl.int64)
             item = decoded(sizes.first_item) + local
             weight = tl.load(
-                grads + item * decoded(sizes.grad_context) + own * decoded(sizes.grad_query), mask=inside, other=0.0
+                grads + item * decoded(sizes.grad_context) + query * decoded(sizes.grad_query), mask=inside, other=0.0
             )
         cells = local * decoded(sizes.index_context) + place
-        best = tl.load(found.indices + cells, mask=inside, other=-1)
-        taken = best >= 0
+        best = tl.load(results.indices + cells, mask=inside, other=-1)
+        hits = best >= 0
         best = tl.maximum(best, 0).to(tl.int64)
         rows, begins, _ = item_rows(contexts, tl.where(inside, item, 0), sizes.others, KIND.UNIT)
         offsets = begins + best * decoded(sizes.others.row) * KIND.UNIT
-        there = taken[:, None] & (column < KIND.D)[None, :]
+        there = hits[:, None] & (column < KIND.D)[None, :]
         x = tl.load(contexts.features + offsets[:, None] + column[None, :], mask=there, other=0.0).to(tl.float32)
-        weights = tl.where(taken, weight, 0.0)
+        weights = tl.where(hits, weight, 0.0)
         if KIND.WEIGHTED:
-            weights *= tl.load(found.weights + cells, mask=taken, other=0.0)
+            weights *= tl.load(results.weights + cells, mask=hits, other=0.0)
         if KIND.NORMALIZE:
-            share = weights * tl.load(found.maxima + cells, mask=taken, other=0.0)
+            share = weights * tl.load(results.maxima + cells, mask=hits, other=0.0)
             along += tl.sum(tl.reshape(share, (STEP, ROWS)), 0)
             weights *= tl.load(contexts.scales + rows + best)
         total += tl.sum(tl.reshape(weights[:, None] * x, (STEP, ROWS, WIDTH)), 0)
@@ -229,21 +229,21 @@ def query_gradients(queries, contexts, tables, pairs, listed, grads, found, sums
 
 @triton.jit
 def taken_queries(
-    total, along, best, weights, cells, start, rows, offsets, queries, found, KIND: tl.constexpr,
+    total, along, best, weights, cells, start, rows, offsets, queries, results, KIND: tl.constexpr,
 ):  # fmt: skip
     """Adds some queries to the sums of the contexts that they take, and their similarities to `along`.
 
     Queries that take none of these contexts are not read.
     """
     column = tl.program_id(1) * KIND.WIDTH + tl.arange(0, KIND.WIDTH)
-    taken = (best >= start) & (best < start + KIND.ROWS)
-    there = taken[:, None] & (column < KIND.D)[None, :]
+    hits = (best >= start) & (best < start + KIND.ROWS)
+    there = hits[:, None] & (column < KIND.D)[None, :]
     x = tl.load(queries.features + offsets[:, None] + column[None, :], mask=there, other=0.0)
     takes = best[None, :] == (start + tl.arange(0, KIND.ROWS))[:, None]
     if KIND.WEIGHTED:
-        weights = weights * tl.load(found.weights + cells, mask=taken, other=0.0)
+        weights = weights * tl.load(results.weights + cells, mask=hits, other=0.0)
     if KIND.NORMALIZE:
-        values = tl.load(found.maxima + cells, mask=taken, other=0.0)
+        values = tl.load(results.maxima + cells, mask=hits, other=0.0)
         along += tl.sum(tl.where(takes, (weights * values)[None, :], 0.0), 1)
         weights = weights * tl.load(queries.scales + rows)
     shares = tl.where(takes, weights[None, :], 0.0)
@@ -255,15 +255,15 @@ def taken_queries(
 
 
 @triton.jit(do_not_specialize=["sizes"], do_not_specialize_on_alignment=["pairs", "grads"])
-def context_gradients(contexts, queries, tables, pairs, listed, grads, found, sums, sizes, KIND: tl.constexpr):
+def context_gradients(contexts, queries, tables, pairs, listed, grads, results, sums, sizes, KIND: tl.constexpr):
     """Gradients of a block of contexts over all `n_queries` queries or, where LISTED, those of the item's pairs."""
     ROWS: tl.constexpr = KIND.ROWS
     STEP: tl.constexpr = KIND.STEP
     WIDTH: tl.constexpr = KIND.WIDTH
-    own, start, row, first, left = block_of(contexts, tl.program_id(0), sizes, KIND)
+    context, start, row, first, left = block_of(contexts, tl.program_id(0), sizes, KIND)
     total = tl.full((ROWS, WIDTH), 0, tl.float32)
     along = tl.full((ROWS,), 0, tl.float32)
-    begin, end = run_of(listed, own, decoded(sizes.n_queries), sizes, left, KIND)
+    begin, end = run_of(listed, context, decoded(sizes.n_queries), sizes, left, KIND)
     if KIND.LISTED:
         for number in range(begin, end):
             local = tl.load(listed.order + number)
@@ -275,12 +275,12 @@ def context_gradients(contexts, queries, tables, pairs, listed, grads, found, su
             for piece in range(0, count, STEP):
                 place = piece + tl.arange(0, STEP)
                 cells = local * decoded(sizes.index_context) + place
-                best = tl.load(found.indices + cells, mask=place < count, other=-1)
+                best = tl.load(results.indices + cells, mask=place < count, other=-1)
                 within = tl.minimum(place, count - 1).to(tl.int64)
                 offsets = query_begin + within * decoded(sizes.others.row) * KIND.UNIT
                 weights = tl.full((STEP,), weight, tl.float32)
                 total, along = taken_queries(
-                    total, along, best, weights, cells, start, query_row + within, offsets, queries, found, KIND
+                    total, along, best, weights, cells, start, query_row + within, offsets, queries, results, KIND
                 )  # fmt: skip
     else:
         for piece in range(begin, end, STEP):
@@ -296,12 +296,12 @@ def context_gradients(contexts, queries, tables, pairs, listed, grads, found, su
             inside = inside & (place < count)
             place = tl.where(inside, place, 0)
             offsets = begins + place * decoded(sizes.others.row) * KIND.UNIT
-            cells = (own - decoded(sizes.first_item)) * decoded(sizes.index_context) + number
-            best = tl.load(found.indices + cells, mask=inside, other=-1)
-            weights = tl.load(grads + own * decoded(sizes.grad_context) + item * decoded(sizes.grad_query))
+            cells = (context - decoded(sizes.first_item)) * decoded(sizes.index_context) + number
+            best = tl.load(results.indices + cells, mask=inside, other=-1)
+            weights = tl.load(grads + context * decoded(sizes.grad_context) + item * decoded(sizes.grad_query))
             if KIND.AVERAGE:
                 weights /= tl.maximum(count, 1).to(tl.float32)
             total, along = taken_queries(
-                total, along, best, weights, cells, start, rows + place, offsets, queries, found, KIND
+                total, along, best, weights, cells, start, rows + place, offsets, queries, results, KIND
             )  # fmt: skip
     leave(sums, total, along, contexts, row, first, left, sizes, KIND)

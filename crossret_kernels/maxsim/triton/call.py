@@ -236,9 +236,9 @@ class MaxSimCall:
             return False
         return any(side.counts is not None and not side.counts.any() for side in (self.contexts, self.queries))
 
-    def in_order(self, of_contexts: Of, of_queries: Of) -> tuple[Of, Of]:
+    def in_order(self, context_value: Of, query_value: Of) -> tuple[Of, Of]:
         """Values of contexts and queries as (image's, caption's)."""
-        return (of_contexts, of_queries) if self.context_column == 0 else (of_queries, of_contexts)
+        return (context_value, query_value) if self.context_column == 0 else (query_value, context_value)
 
     def cut(self, index: bool, gradients: bool) -> tuple[SearchKind, int]:
         """SearchKind of the kernels, and the queries of a tile of whole items; 0 where each item has its own.
@@ -248,7 +248,7 @@ class MaxSimCall:
         """
         dtype, dim, listed = self.contexts.features.dtype, self.dim, self.pairs is not None
         width, alone = self.queries.width, self.n_queries == 1
-        by_items = listed or width > SumMax.LARGEST_TILE
+        per_item = listed or width > SumMax.LARGEST_TILE
         # Without tensor cores a product's operands lie in registers: steps of D are short, fewer columns kept.
         # Fewer are kept of soft maxima, and where long items have places too. Scales, masks and places leave the
         # largest tile no room.
@@ -256,20 +256,20 @@ class MaxSimCall:
         resident = dim <= SumMax.LARGEST_RESIDENT and not in_registers
         k = slots_for(dim) if resident else 16 if in_registers else 32 if wide else 64
         small = resident or in_registers
-        m = min(slots_for(width), SumMax.LARGEST_TILE) if by_items or alone else SumMax.LARGEST_TILE
+        m = min(slots_for(width), SumMax.LARGEST_TILE) if per_item or alone else SumMax.LARGEST_TILE
         values = gradients and (self.normalize or self.apart)
         plain = dim % k == 0 and not (small or index or values or self.normalize)
-        if plain and not (by_items or alone):
+        if plain and not (per_item or alone):
             fills = [size // max(width, 1) * width / size for size in (SumMax.LARGEST_TILE, SumMax.LARGER_TILE)]
             m = SumMax.LARGER_TILE if fills[0] < SumMax.WELL_FILLED * fills[1] else m
         n = 64 if small or listed else min(SumMax.CELLS // m, 256)
-        fewer = self.soft or in_registers or (index and by_items and not resident)
+        fewer = self.soft or in_registers or (index and per_item and not resident)
         columns = SumMax.COLUMNS // 2 if fewer else SumMax.COLUMNS
         kind = SearchKind(
             index, values, listed, self.context_column, self.pooling, self.normalize, self.soft,
             m, n, min(n, columns), k, resident, dim, self.unit, self.precision, 2 if wide and resident else 3,
         )  # fmt: skip
-        return kind, 0 if by_items else m
+        return kind, 0 if per_item else m
 
     def key(self, *others: Hashable) -> Hashable:
         """Facts that kernels depend on besides their kinds."""
@@ -277,14 +277,14 @@ class MaxSimCall:
         values = self.contexts.features
         return values.device, values.dtype, contexts.aligned, contexts.far, queries.aligned, queries.far, *others
 
-    def inverse_norms(self, of_contexts: bool) -> Tensor:
-        own = 0 if of_contexts else 1
-        sizes, features = self.sizes[own], (self.contexts, self.queries)[own].features
+    def inverse_norms(self, is_context: bool) -> Tensor:
+        place = 0 if is_context else 1
+        sizes, features = self.sizes[place], (self.contexts, self.queries)[place].features
         scales = torch.empty(sizes.n_rows, dtype=torch.float32, device=self.device)
         launch(
             inverse_norms, (-(-sizes.n_rows // SumMax.NORM_ROWS), 1, 1), (features, scales, encoded_sizes(sizes)),
             NormKind(self.dim, self.unit, SumMax.NORM_ROWS, SumMax.NORM_COLUMNS),
-            (self.device, features.dtype, self.row_layouts[own].aligned, self.row_layouts[own].far),
+            (self.device, features.dtype, self.row_layouts[place].aligned, self.row_layouts[place].far),
         )  # fmt: skip
         return scales
 
@@ -336,39 +336,39 @@ class MaxSimCall:
             bits = best_group_bits(window, typical, kind.COLUMNS, depth, n_tiles)
             groups = groups_of(lengths, bits, window)
             n_groups = groups.shape[1]
-            brought = Tables(*on_device(self.device, groups, *tables))
+            device_tables = Tables(*on_device(self.device, groups, *tables))
         else:
             if self.pairs is None:
                 bits = best_group_bits(window, contexts.slots, kind.COLUMNS, depth, n_tiles)
-            brought = Tables(*[torch.empty(1, dtype=torch.int32, device=self.device)] * len(Tables._fields))
-        return MaxSimPlan(kind, brought, planned, bits, n_tiles, tile_items, window, n_groups, pitch, found_slots)
+            device_tables = Tables(*[torch.empty(1, dtype=torch.int32, device=self.device)] * len(Tables._fields))
+        return MaxSimPlan(kind, device_tables, planned, bits, n_tiles, tile_items, window, n_groups, pitch, found_slots)
 
     def operands(self) -> tuple[KernelSide, KernelSide]:
         """Contexts and queries as kernels read them."""
-        return self._operand(of_contexts=True), self._operand(of_contexts=False)
+        return self._operand(is_context=True), self._operand(is_context=False)
 
-    def _operand(self, of_contexts: bool) -> KernelSide:
-        side = self.contexts if of_contexts else self.queries
+    def _operand(self, is_context: bool) -> KernelSide:
+        side = self.contexts if is_context else self.queries
         values, extents = side.features, side.extents
         if extents is None:
             extents = torch.empty(2, dtype=torch.int64, device=values.device)
-        return KernelSide(values, self.inverse_norms(of_contexts) if self.normalize else extents, extents)
+        return KernelSide(values, self.inverse_norms(is_context) if self.normalize else extents, extents)
 
-    def of_pairs(self, of_items: Tensor, of_contexts: bool) -> Tensor:
+    def of_pairs(self, values: Tensor, is_context: bool) -> Tensor:
         """Values of a side's items (items, …) for the pairs: in the scores' shape, or broadcast to it."""
         if self.pairs is not None:
-            return of_items[self.pairs[:, self.context_column if of_contexts else 1 - self.context_column]]
-        return of_items.unsqueeze(1 if of_contexts == (self.context_column == 0) else 0)
+            return values[self.pairs[:, self.context_column if is_context else 1 - self.context_column]]
+        return values.unsqueeze(1 if is_context == (self.context_column == 0) else 0)
 
     def empty(self) -> Tensor | None:
         """Which pairs have an item without rows, broadcast to the scores' shape; None where none has."""
-        found = None
-        for side, of_contexts in ((self.contexts, True), (self.queries, False)):
+        empty_pairs = None
+        for side, is_context in ((self.contexts, True), (self.queries, False)):
             if self.empty_score is None or side.extents is None or (side.counts is not None and side.counts.all()):
                 continue
-            own = self.of_pairs((side.extents.diff() if side.packed else side.extents) < 1, of_contexts)
-            found = own if found is None else found | own
-        return found
+            mask = self.of_pairs((side.extents.diff() if side.packed else side.extents) < 1, is_context)
+            empty_pairs = mask if empty_pairs is None else empty_pairs | mask
+        return empty_pairs
 
 
 def _in_order(side: Side) -> Side:

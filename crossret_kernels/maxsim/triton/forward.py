@@ -66,7 +66,7 @@ class SearchSizes(NamedTuple):
 
 
 def find(
-    call: MaxSimCall, plan: MaxSimPlan, operands: tuple[KernelSide, KernelSide], found: Found, strides: Strides,
+    call: MaxSimCall, plan: MaxSimPlan, operands: tuple[KernelSide, KernelSide], results: Found, strides: Strides,
     first: int = 0, pairs: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Stores scores or best contexts: of the plan's window from the first item of contexts on, or of listed pairs."""
@@ -79,16 +79,16 @@ def find(
         first // plan.window * plan.groups, n_groups, run_groups, plan.bits, plan.tile_items, call.n_queries,
         plan.n_tiles, n_runs,
     )  # fmt: skip
-    key = call.key(found.indices.dtype, max(strides) >= 2**30 - 2)
-    out = soft_found(call, found) if call.soft else found
+    key = call.key(results.indices.dtype, max(strides) >= 2**30 - 2)
+    out = soft_found(call, results) if call.soft else results
     arguments: tuple[Any, ...] = (operands[1], operands[0], plan.tables, out, encoded_sizes(sizes))
     kernel, n_programs = best_of_tiles, n_runs * plan.n_tiles
     if call.pairs is not None or queries.width > SumMax.LARGEST_TILE:
-        kernel, listed = best_of_items, plan.tables.groups
+        kernel, pair_tensor = best_of_items, plan.tables.groups
         if call.pairs is not None:
-            listed = call.pairs if pairs is None else pairs
-            n_programs = listed.size(0)
-        arguments = (*arguments[:3], listed, *arguments[3:])
+            pair_tensor = call.pairs if pairs is None else pairs
+            n_programs = pair_tensor.size(0)
+        arguments = (*arguments[:3], pair_tensor, *arguments[3:])
     launch(kernel, (n_programs, 1, 1), arguments, plan.kind, key, plan.kind.warps)
 
 
@@ -129,11 +129,11 @@ def group_items(tables, group, place, sizes):
     """Items of contexts that have these places in a group, −1 for none."""
     number = (group << decoded(sizes.bits)) + place
     planned = number * 0 < decoded(sizes.planned)
-    of_table = tl.load(
+    table_items = tl.load(
         tables.groups + (decoded(sizes.first_group) << decoded(sizes.bits)) + number, mask=planned, other=-1
     )
-    of_shapes = tl.where(number < decoded(sizes.n_items), decoded(sizes.first_item) + number, -1)
-    return tl.where(planned, of_table, of_shapes).to(tl.int64)
+    plain_items = tl.where(number < decoded(sizes.n_items), decoded(sizes.first_item) + number, -1)
+    return tl.where(planned, table_items, plain_items).to(tl.int64)
 
 
 @triton.jit
@@ -198,35 +198,35 @@ def start_of(tables, item, stride):
 
 
 @triton.jit
-def pooled(found, inside, KIND: tl.constexpr):
+def pooled(best, inside, KIND: tl.constexpr):
     """(COLUMNS,): the sum, or the greatest, of the queries inside."""
     if KIND.POOLING == "max":
-        return disordered(tl.max(ordered(tl.where(inside[:, None], found, float("-inf"))), 0))
-    return tl.sum(tl.where(inside[:, None], found, 0.0), 0)
+        return disordered(tl.max(ordered(tl.where(inside[:, None], best, float("-inf"))), 0))
+    return tl.sum(tl.where(inside[:, None], best, 0.0), 0)
 
 
 @triton.jit
-def store_found(out, cells, chosen, found, others, last, KIND: tl.constexpr):
+def store_found(out, cells, mask, best, depths, last, KIND: tl.constexpr):
     """Stores in cells (COLUMNS, M) what was found, (M, COLUMNS): maxima, and where INDEX their places, up to the item's
     last; of SOFT the greatest and the sums, the soft maxima and where INDEX what they are made of.
     """
     if KIND.SOFT:
-        sums = tl.maximum(others, 1.0, propagate_nan=tl.PropagateNan.ALL)  # 0 of an item without rows
+        sums = tl.maximum(depths, 1.0, propagate_nan=tl.PropagateNan.ALL)  # 0 of an item without rows
         if KIND.INDEX:
-            tl.store(out.indices + cells, tl.trans(found), mask=chosen)
-            tl.store(out.weights + cells, tl.trans(1.0 / sums), mask=chosen)
-        tl.store(out.maxima + cells, tl.trans(found + tl.log2(sums) * LN_2 * out.temperature), mask=chosen)
+            tl.store(out.indices + cells, tl.trans(best), mask=mask)
+            tl.store(out.weights + cells, tl.trans(1.0 / sums), mask=mask)
+        tl.store(out.maxima + cells, tl.trans(best + tl.log2(sums) * LN_2 * out.temperature), mask=mask)
     else:
         if KIND.INDEX:
-            tl.store(out.indices + cells, tl.minimum(tl.trans(others), last[:, None]), mask=chosen)
+            tl.store(out.indices + cells, tl.minimum(tl.trans(depths), last[:, None]), mask=mask)
         if KIND.VALUES:
-            tl.store(out.maxima + cells, tl.trans(found), mask=chosen)
+            tl.store(out.maxima + cells, tl.trans(best), mask=mask)
 
 
 @triton.jit
-def first_of(found, inside, top, slots):
+def first_of(best, inside, top, slots):
     """(COLUMNS,): the first of the slots inside where the greatest stands."""
-    return tl.min(tl.where(inside[:, None] & (ordered(found) == ordered(top)[None, :]), slots[:, None], BEYOND), 0)
+    return tl.min(tl.where(inside[:, None] & (ordered(best) == ordered(top)[None, :]), slots[:, None], BEYOND), 0)
 
 
 @triton.jit
@@ -249,13 +249,13 @@ def tile_slots(queries, tables, tile, sizes, KIND: tl.constexpr):
     owner = slot // most
     place = slot - owner * most
     item = tile * decoded(sizes.tile_items) + owner
-    own = (owner < decoded(sizes.tile_items)) & (item < decoded(sizes.n_queries))
-    _, _, count = item_rows(queries, tl.where(own, item, 0), sizes.queries, KIND.UNIT)
-    own = own & (place < count)
+    valid = (owner < decoded(sizes.tile_items)) & (item < decoded(sizes.n_queries))
+    _, _, count = item_rows(queries, tl.where(valid, item, 0), sizes.queries, KIND.UNIT)
+    valid = valid & (place < count)
     from_table = tl.load(tables.owners + tile * M + slot, mask=planned, other=-1)
-    owner = tl.where(planned, from_table, tl.where(own, owner, -1))
+    owner = tl.where(planned, from_table, tl.where(valid, owner, -1))
     from_table = tl.load(tables.places + tile * M + slot, mask=planned, other=0)
-    place = tl.where(planned, from_table, tl.where(own, place, 0))
+    place = tl.where(planned, from_table, tl.where(valid, place, 0))
     return owner, tile_items(tables, tile, tl.maximum(owner, 0), sizes, M), place
 
 
@@ -268,44 +268,44 @@ def best_of_tiles(queries, contexts, tables, out, sizes, KIND: tl.constexpr):
     M: tl.constexpr = KIND.M
     tile, run = grouped(tl.program_id(0), decoded(sizes.n_tiles), decoded(sizes.n_runs), 16)
     slot = tl.arange(0, M)
-    owners, own, places_of = tile_slots(queries, tables, tile, sizes, KIND)
-    n_own = tl.max(owners, 0) + 1
-    firsts, begins, _ = item_rows(queries, own, sizes.queries, KIND.UNIT)
+    owners, items, places_of = tile_slots(queries, tables, tile, sizes, KIND)
+    n_items = tl.max(owners, 0) + 1
+    firsts, begins, _ = item_rows(queries, items, sizes.queries, KIND.UNIT)
     offsets = begins + places_of.to(tl.int64) * decoded(sizes.queries.row) * KIND.UNIT
     scales, q = query_rows(queries, firsts + places_of, offsets, KIND)
     begin = run * decoded(sizes.run_groups)
     for group in range(begin, tl.minimum(begin + decoded(sizes.run_groups), decoded(sizes.n_groups))):
-        found, places = best_of_group(queries, offsets, scales, q, contexts, tables, group, out, sizes, KIND)
-        item, last, wanted = items_of_columns(contexts, tables, group, sizes, KIND)
+        best, places = best_of_group(queries, offsets, scales, q, contexts, tables, group, out, sizes, KIND)
+        item, last, in_group = items_of_columns(contexts, tables, group, sizes, KIND)
         if KIND.INDEX or KIND.VALUES:
-            chosen = wanted[:, None] & (owners >= 0)[None, :]
+            mask = in_group[:, None] & (owners >= 0)[None, :]
             if KIND.POOLING == "max":
-                taken = chosen & (slot < 0)[None, :]
-                for place in range(n_own):
-                    first = first_of(found, owners == place, pooled(found, owners == place, KIND), slot)
-                    taken = taken | (slot[None, :] == first[:, None])
-                chosen = chosen & taken
-            slots = start_of(tables, own, sizes.strides.index_query) + places_of
+                is_first = mask & (slot < 0)[None, :]
+                for place in range(n_items):
+                    first = first_of(best, owners == place, pooled(best, owners == place, KIND), slot)
+                    is_first = is_first | (slot[None, :] == first[:, None])
+                mask = mask & is_first
+            slots = start_of(tables, items, sizes.strides.index_query) + places_of
             cells = ((item - decoded(sizes.first_item)) * decoded(sizes.strides.index_context))[:, None] + slots[
                 None, :
             ]
-            store_found(out, cells, chosen, found, places, last, KIND)
+            store_found(out, cells, mask, best, places, last, KIND)
         else:
-            for place in range(n_own):
-                score = pooled(found, owners == place, KIND)
-                own_item = tile_items(tables, tile, place, sizes, M).to(tl.int64)
+            for place in range(n_items):
+                score = pooled(best, owners == place, KIND)
+                query_item = tile_items(tables, tile, place, sizes, M).to(tl.int64)
                 if KIND.POOLING == "avg":
-                    _, _, count = item_rows(queries, own_item, sizes.queries, KIND.UNIT)
+                    _, _, count = item_rows(queries, query_item, sizes.queries, KIND.UNIT)
                     score /= tl.maximum(count, 1).to(tl.float32)
-                cells = item * decoded(sizes.strides.score_context) + own_item * decoded(sizes.strides.score_query)
-                tl.store(out.scores + cells, score, mask=wanted)
+                cells = item * decoded(sizes.strides.score_context) + query_item * decoded(sizes.strides.score_query)
+                tl.store(out.scores + cells, score, mask=in_group)
 
 
 @triton.jit(do_not_specialize=["sizes"], do_not_specialize_on_alignment=["pairs"])
 def best_of_items(queries, contexts, tables, pairs, out, sizes, KIND: tl.constexpr):
     """One item of queries, of any length, against a run of groups or, where LISTED, against the other item of a pair.
 
-    What it stores is as of `best_of_tiles`; what a listed pair has found stands in the pair's own row.
+    What it stores is as of `best_of_tiles`; what a listed pair has found stands in the pair's row.
     """
     M: tl.constexpr = KIND.M
     COLUMNS: tl.constexpr = KIND.COLUMNS
@@ -321,7 +321,7 @@ def best_of_items(queries, contexts, tables, pairs, out, sizes, KIND: tl.constex
         end = tl.minimum(begin + decoded(sizes.run_groups), decoded(sizes.n_groups))
     query_row, query_begin, n_rows = item_rows(queries, query_item, sizes.queries, KIND.UNIT)
     for group in range(begin, end):
-        item, last, wanted = items_of_columns(contexts, tables, group, sizes, KIND)
+        item, last, in_group = items_of_columns(contexts, tables, group, sizes, KIND)
         if KIND.LISTED:
             cells = tl.full((COLUMNS,), program, tl.int64) * decoded(sizes.strides.index_context)
         else:
@@ -337,31 +337,31 @@ def best_of_items(queries, contexts, tables, pairs, out, sizes, KIND: tl.constex
             within = tl.minimum(slots, n_rows - 1).to(tl.int64)
             offsets = query_begin + within * decoded(sizes.queries.row) * KIND.UNIT
             scales, q = query_rows(queries, query_row + within, offsets, KIND)
-            found, places = best_of_group(queries, offsets, scales, q, contexts, tables, group, out, sizes, KIND)
-            of_piece = pooled(found, inside, KIND)
+            best, places = best_of_group(queries, offsets, scales, q, contexts, tables, group, out, sizes, KIND)
+            piece_score = pooled(best, inside, KIND)
             if KIND.POOLING == "max":
-                slot = first_of(found, inside, of_piece, slots)
+                slot = first_of(best, inside, piece_score, slots)
                 place = tl.sum(tl.where(slots[:, None] == slot[None, :], tl.minimum(places, last[None, :]), 0), 0)
                 # The first piece's stays among equals, and NaN always does.
-                greater = ((pool == pool) & ~(of_piece <= pool)) | (piece == 0)
-                pool = tl.where(greater, of_piece, pool)
+                greater = ((pool == pool) & ~(piece_score <= pool)) | (piece == 0)
+                pool = tl.where(greater, piece_score, pool)
                 pool_slot = tl.where(greater, slot, pool_slot)
                 pool_place = tl.where(greater, place, pool_place)
             else:
-                pool += of_piece
-                chosen = wanted[:, None] & inside[None, :]
-                store_found(out, cells[:, None] + slots[None, :], chosen, found, places, last, KIND)
+                pool += piece_score
+                mask = in_group[:, None] & inside[None, :]
+                store_found(out, cells[:, None] + slots[None, :], mask, best, places, last, KIND)
         if KIND.INDEX or KIND.VALUES:
             if KIND.POOLING == "max":
-                wanted = wanted & (pool_slot < n_rows)
-                tl.store(out.indices + cells + pool_slot, pool_place, mask=wanted)
+                in_group = in_group & (pool_slot < n_rows)
+                tl.store(out.indices + cells + pool_slot, pool_place, mask=in_group)
                 if KIND.VALUES:
-                    tl.store(out.maxima + cells + pool_slot, pool, mask=wanted)
+                    tl.store(out.maxima + cells + pool_slot, pool, mask=in_group)
         else:
             if KIND.POOLING == "avg":
                 pool = pool / tl.maximum(n_rows, 1).to(tl.float32)
             if KIND.LISTED:
-                tl.store(out.scores + program + tl.arange(0, COLUMNS), pool, mask=wanted)
+                tl.store(out.scores + program + tl.arange(0, COLUMNS), pool, mask=in_group)
             else:
                 cells = item * decoded(sizes.strides.score_context) + query_item * decoded(sizes.strides.score_query)
-                tl.store(out.scores + cells, pool, mask=wanted)
+                tl.store(out.scores + cells, pool, mask=in_group)

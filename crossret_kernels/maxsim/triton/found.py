@@ -55,6 +55,6 @@ class Strides(NamedTuple):
     index_query: int
 
 
-def soft_found(call: MaxSimCall, found: Found) -> SoftFound:
-    """`found`, and the numbers that soft maxima are made with."""
-    return SoftFound(*found, call.options.clip_slope, call.options.temperature)
+def soft_found(call: MaxSimCall, results: Found) -> SoftFound:
+    """The results, and the numbers that soft maxima are made with."""
+    return SoftFound(*results, call.options.clip_slope, call.options.temperature)

@@ -54,7 +54,7 @@ def disordered(order):
 
 
 @triton.jit
-def best_of_columns(best, others, bits, temperature, SOFT: tl.constexpr, INDEX: tl.constexpr):
+def best_of_columns(best, depths, bits, temperature, SOFT: tl.constexpr, INDEX: tl.constexpr):
     """The best of all columns of an item, in each; of SOFT its sum, or where INDEX the first place that has it."""
     M: tl.constexpr = best.shape[0]
     COLUMNS: tl.constexpr = best.shape[1]
@@ -66,13 +66,13 @@ def best_of_columns(best, others, bits, temperature, SOFT: tl.constexpr, INDEX: 
                 cells = tl.reshape(order, shape)
                 top = tl.broadcast_to(tl.max(cells, 1, keep_dims=True), shape)
                 if SOFT:
-                    shares = tl.reshape(others, shape) * exponential(cells, top, temperature)
-                    others = tl.reshape(tl.broadcast_to(tl.sum(shares, 1, keep_dims=True), shape), (M, COLUMNS))
+                    shares = tl.reshape(depths, shape) * exponential(cells, top, temperature)
+                    depths = tl.reshape(tl.broadcast_to(tl.sum(shares, 1, keep_dims=True), shape), (M, COLUMNS))
                 elif INDEX:
-                    first = tl.min(tl.where(cells == top, tl.reshape(others, shape), BEYOND), 1, keep_dims=True)
-                    others = tl.reshape(tl.broadcast_to(first, shape), (M, COLUMNS))
+                    first = tl.min(tl.where(cells == top, tl.reshape(depths, shape), BEYOND), 1, keep_dims=True)
+                    depths = tl.reshape(tl.broadcast_to(first, shape), (M, COLUMNS))
                 order = tl.reshape(top, (M, COLUMNS))
-    return order if SOFT else disordered(order), others
+    return order if SOFT else disordered(order), depths
 
 
 @triton.jit

@@ -64,7 +64,7 @@ class PoolingKind(NamedTuple):
 
 
 def pool(
-    call: MaxSimCall, plan: MaxSimPlan, queries: KernelSide, found: Found, strides: Strides, first: int, count: int,
+    call: MaxSimCall, plan: MaxSimPlan, queries: KernelSide, results: Found, strides: Strides, first: int, count: int,
     pairs: Tensor | None, *, gradients: bool,
 ) -> None:  # fmt: skip
     """Stores scores of what was found of `count` items of contexts from the first on, or of the pairs; with `gradients`
@@ -78,11 +78,11 @@ def pool(
     top = options.top if options.pooling == "topk" else 1
     sizes = encoded_sizes(PoolingSizes(call.sizes[1], strides, first, count, call.n_queries, min(top, 2**29)))
     numbers = PoolingNumbers(options.clip_slope, options.lambda_lse)
-    listed = plan.tables.groups if pairs is None else pairs
+    pair_tensor = plan.tables.groups if pairs is None else pairs
     programs = -(-count // SumMax.POOLED_ROWS) * (1 if pairs is not None else call.n_queries)
-    key = call.key(found.indices.dtype, max(strides) >= 2**30 - 2)
+    key = call.key(results.indices.dtype, max(strides) >= 2**30 - 2)
     kernel = pool_weights if gradients else pool_maxima
-    launch(kernel, (programs, 1, 1), (queries, plan.tables, listed, found, numbers, sizes), kind, key)
+    launch(kernel, (programs, 1, 1), (queries, plan.tables, pair_tensor, results, numbers, sizes), kind, key)
 
 
 @triton.jit
@@ -103,11 +103,11 @@ def rows_of_maxima(queries, tables, pairs, sizes, KIND: tl.constexpr):
 
 
 @triton.jit
-def clipped_maxima(found, begins, counts, start, numbers, KIND: tl.constexpr):
+def clipped_maxima(results, begins, counts, start, numbers, KIND: tl.constexpr):
     """(Maxima (ROWS, COLUMNS) from `start` on, clipped; their clip's derivatives; which there are; their places)."""
     place = start + tl.arange(0, KIND.COLUMNS)
     there = place[None, :] < counts[:, None]
-    x = tl.load(found.maxima + begins[:, None] + place[None, :], mask=there, other=0.0)
+    x = tl.load(results.maxima + begins[:, None] + place[None, :], mask=there, other=0.0)
     slopes = tl.full((KIND.ROWS, KIND.COLUMNS), 1.0, tl.float32)
     if KIND.CLIPS:
         slopes = tl.where(x > 0, 1.0, numbers.slope)
@@ -116,7 +116,7 @@ def clipped_maxima(found, begins, counts, start, numbers, KIND: tl.constexpr):
 
 
 @triton.jit
-def last_that_counts(found, begins, counts, numbers, sizes, KIND: tl.constexpr):
+def last_that_counts(results, begins, counts, numbers, sizes, KIND: tl.constexpr):
     """Sum of the `top` largest maxima of each row, and the order and place of the last of them: (ROWS,) each."""
     total = tl.full((KIND.ROWS,), 0.0, tl.float32)
     last = tl.full((KIND.ROWS,), HIGHEST, tl.int32)
@@ -125,64 +125,64 @@ def last_that_counts(found, begins, counts, numbers, sizes, KIND: tl.constexpr):
         best = tl.full((KIND.ROWS,), NONE, tl.int32)
         best_place = tl.full((KIND.ROWS,), BEYOND, tl.int32)
         for start in range(0, tl.max(counts, 0), KIND.COLUMNS):
-            x, _slopes, there, place = clipped_maxima(found, begins, counts, start, numbers, KIND)
+            x, _slopes, there, place = clipped_maxima(results, begins, counts, start, numbers, KIND)
             order = ordered(x)
             behind = (order == last[:, None]) & (place[None, :] > last_place[:, None])
-            left = tl.where(there & ((order < last[:, None]) | behind), order, NONE)
-            greatest = tl.max(left, 1)
-            first = tl.min(tl.where((left == greatest[:, None]) & (left > NONE), place[None, :], BEYOND), 1)
+            remaining = tl.where(there & ((order < last[:, None]) | behind), order, NONE)
+            greatest = tl.max(remaining, 1)
+            first = tl.min(tl.where((remaining == greatest[:, None]) & (remaining > NONE), place[None, :], BEYOND), 1)
             best_place = tl.where(greatest > best, first, best_place)
             best = tl.maximum(best, greatest)
-        one = best > NONE
-        total += tl.where(one, disordered(best), 0.0)
-        last = tl.where(one, best, last)
-        last_place = tl.where(one, best_place, last_place)
+        exists = best > NONE
+        total += tl.where(exists, disordered(best), 0.0)
+        last = tl.where(exists, best, last)
+        last_place = tl.where(exists, best_place, last_place)
     return total, last, last_place
 
 
 @triton.jit
-def exponentials(found, begins, counts, numbers, KIND: tl.constexpr):
+def exponentials(results, begins, counts, numbers, KIND: tl.constexpr):
     """(Greatest maximum of each row; Σ e; Σ e (m − greatest); Σ e t) with t = λ (m − greatest), e = exp(t)."""
     greatest = tl.full((KIND.ROWS,), NONE, tl.int32)
     for start in range(0, tl.max(counts, 0), KIND.COLUMNS):
-        x, _slopes, there, _place = clipped_maxima(found, begins, counts, start, numbers, KIND)
+        x, _slopes, there, _place = clipped_maxima(results, begins, counts, start, numbers, KIND)
         greatest = tl.maximum(greatest, tl.max(tl.where(there, ordered(x), NONE), 1))
-    most = tl.where(counts > 0, disordered(greatest), 0.0)
+    top = tl.where(counts > 0, disordered(greatest), 0.0)
     sums = tl.full((KIND.ROWS,), 0.0, tl.float32)
-    weighted = tl.full((KIND.ROWS,), 0.0, tl.float32)
-    of_logits = tl.full((KIND.ROWS,), 0.0, tl.float32)
+    difference_sums = tl.full((KIND.ROWS,), 0.0, tl.float32)
+    logit_sums = tl.full((KIND.ROWS,), 0.0, tl.float32)
     for start in range(0, tl.max(counts, 0), KIND.COLUMNS):
-        x, _slopes, there, _place = clipped_maxima(found, begins, counts, start, numbers, KIND)
-        t, e = exponential(x, most, there, numbers)
+        x, _slopes, there, _place = clipped_maxima(results, begins, counts, start, numbers, KIND)
+        t, e = exponential(x, top, there, numbers)
         sums += tl.sum(e, 1)
-        weighted += tl.sum(e * tl.where(there, x - most[:, None], 0.0), 1)
-        of_logits += tl.sum(e * t, 1)
-    return most, sums, weighted, of_logits
+        difference_sums += tl.sum(e * tl.where(there, x - top[:, None], 0.0), 1)
+        logit_sums += tl.sum(e * t, 1)
+    return top, sums, difference_sums, logit_sums
 
 
 @triton.jit
-def exponential(x, most, there, numbers):
-    t = tl.where(there, numbers.lambda_lse * (x - most[:, None]), LEAST_LOGIT)
+def exponential(x, top, there, numbers):
+    t = tl.where(there, numbers.lambda_lse * (x - top[:, None]), LEAST_LOGIT)
     t = tl.maximum(t, LEAST_LOGIT, propagate_nan=tl.PropagateNan.ALL)
     return t, tl.where(there, tl.exp2(t * LOG2_E), 0.0)
 
 
 @triton.jit(do_not_specialize=["sizes", "numbers"], do_not_specialize_on_alignment=["pairs"])
-def pool_maxima(queries, tables, pairs, found, numbers, sizes, KIND: tl.constexpr):
+def pool_maxima(queries, tables, pairs, results, numbers, sizes, KIND: tl.constexpr):
     """Scores of some items of contexts and one of queries, or of some listed pairs."""
     row, inside, item, begins, counts = rows_of_maxima(queries, tables, pairs, sizes, KIND)
     if KIND.POOLING == "lse" or KIND.POOLING == "softmax":
-        most, sums, weighted, _of_logits = exponentials(found, begins, counts, numbers, KIND)
+        top, sums, difference_sums, _logit_sums = exponentials(results, begins, counts, numbers, KIND)
         if KIND.POOLING == "lse":
-            scores = most + tl.log2(tl.maximum(sums, 1.0)) * LN_2 / numbers.lambda_lse
+            scores = top + tl.log2(tl.maximum(sums, 1.0)) * LN_2 / numbers.lambda_lse
         else:
-            scores = most + weighted * inverse(sums)
+            scores = top + difference_sums * inverse(sums)
     elif KIND.POOLING == "max" or KIND.POOLING == "topk":
-        scores, _last, _last_place = last_that_counts(found, begins, counts, numbers, sizes, KIND)
+        scores, _last, _last_place = last_that_counts(results, begins, counts, numbers, sizes, KIND)
     else:
         scores = tl.full((KIND.ROWS,), 0.0, tl.float32)
         for start in range(0, tl.max(counts, 0), KIND.COLUMNS):
-            x, _slopes, there, _place = clipped_maxima(found, begins, counts, start, numbers, KIND)
+            x, _slopes, there, _place = clipped_maxima(results, begins, counts, start, numbers, KIND)
             scores += tl.sum(tl.where(there, x, 0.0), 1)
         if KIND.POOLING == "avg":
             scores /= tl.maximum(counts, 1).to(tl.float32)
@@ -190,22 +190,22 @@ def pool_maxima(queries, tables, pairs, found, numbers, sizes, KIND: tl.constexp
     if not KIND.LISTED:
         cells = cells * decoded(sizes.strides.score_context)
         cells += item * decoded(sizes.strides.score_query)
-    tl.store(found.scores + cells, scores, mask=inside)
+    tl.store(results.scores + cells, scores, mask=inside)
 
 
 @triton.jit(do_not_specialize=["sizes", "numbers"], do_not_specialize_on_alignment=["pairs"])
-def pool_weights(queries, tables, pairs, found, numbers, sizes, KIND: tl.constexpr):
+def pool_weights(queries, tables, pairs, results, numbers, sizes, KIND: tl.constexpr):
     """∂score / ∂maximum of the same, but for the average's count, in the places of the maxima."""
     _row, _inside, _item, begins, counts = rows_of_maxima(queries, tables, pairs, sizes, KIND)
     if KIND.POOLING == "lse" or KIND.POOLING == "softmax":
-        most, sums, _weighted, of_logits = exponentials(found, begins, counts, numbers, KIND)
-        means = of_logits * inverse(sums)
+        top, sums, _difference_sums, logit_sums = exponentials(results, begins, counts, numbers, KIND)
+        means = logit_sums * inverse(sums)
     elif KIND.POOLING == "max" or KIND.POOLING == "topk":
-        _scores, last, last_place = last_that_counts(found, begins, counts, numbers, sizes, KIND)
+        _scores, last, last_place = last_that_counts(results, begins, counts, numbers, sizes, KIND)
     for start in range(0, tl.max(counts, 0), KIND.COLUMNS):
-        x, weights, there, place = clipped_maxima(found, begins, counts, start, numbers, KIND)
+        x, weights, there, place = clipped_maxima(results, begins, counts, start, numbers, KIND)
         if KIND.POOLING == "lse" or KIND.POOLING == "softmax":
-            t, e = exponential(x, most, there, numbers)
+            t, e = exponential(x, top, there, numbers)
             weights *= e * inverse(sums)[:, None]
             if KIND.POOLING == "softmax":
                 weights *= 1.0 + t - means[:, None]
@@ -214,5 +214,5 @@ def pool_weights(queries, tables, pairs, found, numbers, sizes, KIND: tl.constex
             within = (order == last[:, None]) & (place[None, :] <= last_place[:, None])
             weights = tl.where((order > last[:, None]) | within, weights, 0.0)
         if KIND.SOFT:
-            weights *= tl.load(found.weights + begins[:, None] + place[None, :], mask=there, other=0.0)
-        tl.store(found.weights + begins[:, None] + place[None, :], weights, mask=there)
+            weights *= tl.load(results.weights + begins[:, None] + place[None, :], mask=there, other=0.0)
+        tl.store(results.weights + begins[:, None] + place[None, :], weights, mask=there)

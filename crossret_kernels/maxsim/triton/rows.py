@@ -25,8 +25,8 @@ def item_rows(side, item, sizes, UNIT: tl.constexpr):
     """
     slots, most = decoded(sizes.slots), decoded(sizes.most)
     item = item.to(tl.int64)
-    none = item * 0  # masks are of their pointers' shape
-    packed, has_lengths = none == slots, none < decoded(sizes.has_lengths)
+    zeros = item * 0  # masks are of their pointers' shape
+    packed, has_lengths = zeros == slots, zeros < decoded(sizes.has_lengths)
     start = tl.load(side.extents + item, mask=has_lengths, other=0)
     end = tl.load(side.extents + item + 1, mask=packed, other=0)
     count = tl.where(packed, end - start, tl.where(has_lengths, start, most))

@@ -48,9 +48,9 @@ def indices(*arguments: Any) -> Tensor:
 def in_masks_places(out: Tensor, call: MaxSimCall) -> Tensor:
     """Best contexts, of rows that masks keep, as places among all rows of their items."""
     if call.contexts.places is not None:
-        places = call.of_pairs(call.contexts.places, of_contexts=True).expand(*call.shape, -1)
+        places = call.of_pairs(call.contexts.places, is_context=True).expand(*call.shape, -1)
         out = torch.where(out < 0, -1, places.gather(-1, out.clamp(min=0)))
     if call.queries.places is not None:
-        places = call.of_pairs(call.queries.places, of_contexts=False).expand(*call.shape, -1)
+        places = call.of_pairs(call.queries.places, is_context=False).expand(*call.shape, -1)
         out = torch.full_like(out, -1).scatter_(-1, places, out)
     return out

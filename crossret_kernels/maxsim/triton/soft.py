@@ -27,7 +27,7 @@ def scaled_rows(side, row, begin, place, count, row_stride, KIND: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["sizes"], do_not_specialize_on_alignment=["pairs", "grads"])
-def soft_gradients(side, others, tables, pairs, listed, grads, found, sums, sizes, KIND: tl.constexpr):
+def soft_gradients(side, others, tables, pairs, listed, grads, results, sums, sizes, KIND: tl.constexpr):
     """Gradients of a block of contexts over all items of queries, or of queries over `n_items` of contexts from the
     first or, where LISTED, over the item's pairs, in the order that `query_gradients` says.
     """
@@ -35,14 +35,14 @@ def soft_gradients(side, others, tables, pairs, listed, grads, found, sums, size
     STEP: tl.constexpr = KIND.STEP
     WIDTH: tl.constexpr = KIND.WIDTH
     OTHERS_COLUMN: tl.constexpr = 1 - KIND.CONTEXT_COLUMN if KIND.OF_CONTEXTS else KIND.CONTEXT_COLUMN
-    own, start, row, first, left = block_of(side, tl.program_id(0), sizes, KIND)
+    item, start, row, first, left = block_of(side, tl.program_id(0), sizes, KIND)
     slot = tl.arange(0, ROWS)
-    own_offsets, own_scales = scaled_rows(side, row, first, slot, left, sizes.own.row, KIND)
+    item_offsets, item_scales = scaled_rows(side, row, first, slot, left, sizes.side.row, KIND)
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     total = tl.full((ROWS, WIDTH), 0, tl.float32)
     along = tl.full((ROWS,), 0, tl.float32)
     n_others = decoded(sizes.n_queries) if KIND.OF_CONTEXTS else decoded(sizes.n_items)
-    begin, end = run_of(listed, own, n_others, sizes, left, KIND)
+    begin, end = run_of(listed, item, n_others, sizes, left, KIND)
     for number in range(begin, end):
         if KIND.LISTED:
             local = tl.load(listed.order + number)
@@ -50,11 +50,11 @@ def soft_gradients(side, others, tables, pairs, listed, grads, found, sums, size
             weight = tl.load(grads + local * decoded(sizes.grad_context))
             cells = local * decoded(sizes.index_context)
         else:
-            other = own * 0 + number
+            other = item * 0 + number
             if not KIND.OF_CONTEXTS:
                 other += decoded(sizes.first_item)
-            context = own if KIND.OF_CONTEXTS else other
-            query = other if KIND.OF_CONTEXTS else own
+            context = item if KIND.OF_CONTEXTS else other
+            query = other if KIND.OF_CONTEXTS else item
             weight = tl.load(grads + context * decoded(sizes.grad_context) + query * decoded(sizes.grad_query))
             cells = (context - decoded(sizes.first_item)) * decoded(sizes.index_context)
             cells += start_of(tables, query, sizes.index_query)
@@ -68,14 +68,14 @@ def soft_gradients(side, others, tables, pairs, listed, grads, found, sums, size
             offsets, scales = scaled_rows(others, other_row, other_begin, place, count, sizes.others.row, KIND)
             if KIND.OF_CONTEXTS:
                 shares, s = similarity_gradients(
-                    others, offsets, scales, there, cells + place, side, own_offsets, own_scales, found, KIND
+                    others, offsets, scales, there, cells + place, side, item_offsets, item_scales, results, KIND
                 )  # fmt: skip
                 shares = tl.trans(tl.where(there[:, None], shares * weight, 0.0))
                 s = tl.trans(s)
             else:
                 shares, s = similarity_gradients(
-                    side, own_offsets, own_scales, slot < left, cells + start + slot, others, offsets, scales, found,
-                    KIND,
+                    side, item_offsets, item_scales, slot < left, cells + start + slot, others, offsets, scales,
+                    results, KIND,
                 )  # fmt: skip
                 shares = tl.where(there[None, :], shares * weight, 0.0)
             if KIND.NORMALIZE:
@@ -91,7 +91,7 @@ def soft_gradients(side, others, tables, pairs, listed, grads, found, sums, size
 
 @triton.jit
 def similarity_gradients(
-    queries, query_offsets, query_scales, there, cells, contexts, context_offsets, context_scales, found,
+    queries, query_offsets, query_scales, there, cells, contexts, context_offsets, context_scales, results,
     KIND: tl.constexpr,
 ):  # fmt: skip
     """(∂score / ∂s of a tile of queries and contexts, but for the average's count; the similarities s)."""
@@ -104,9 +104,9 @@ def similarity_gradients(
     )  # fmt: skip
     if KIND.NORMALIZE:
         s = s * context_scales[None, :] * query_scales[:, None]
-    greatest = tl.load(found.indices + cells, mask=there, other=0.0)[:, None]
-    weights = tl.load(found.weights + cells, mask=there, other=0.0)[:, None]
-    slopes = tl.where(s > 0, 1.0, found.slope)
+    greatest = tl.load(results.indices + cells, mask=there, other=0.0)[:, None]
+    weights = tl.load(results.weights + cells, mask=there, other=0.0)[:, None]
+    slopes = tl.where(s > 0, 1.0, results.slope)
     # A product in another tile may be rounded to more than the greatest.
     x = tl.minimum(s * slopes, greatest, propagate_nan=tl.PropagateNan.ALL)
-    return weights * slopes * exponential(x, greatest, found.temperature), s
+    return weights * slopes * exponential(x, greatest, results.temperature), s

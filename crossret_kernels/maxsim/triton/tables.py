@@ -22,21 +22,21 @@ def pack(lengths: Ints, size: int) -> list[tuple[int, list[tuple[int, int]]]]:
     without rows have no place.
     """
     kinds, counts = np.unique(lengths[lengths > 0], return_counts=True)
-    left = dict(zip(kinds.tolist()[::-1], counts.tolist()[::-1], strict=True))
+    remaining = dict(zip(kinds.tolist()[::-1], counts.tolist()[::-1], strict=True))
     tiles: list[tuple[int, list[tuple[int, int]]]] = []
-    while left:
+    while remaining:
         room, contents = size, []
-        for length, count in left.items():
+        for length, count in remaining.items():
             uses = min(room // length, count)
             if uses:
                 contents.append((length, uses))
                 room -= uses * length
-        repeats = min(left[length] // uses for length, uses in contents)
+        repeats = min(remaining[length] // uses for length, uses in contents)
         tiles.append((repeats, contents))
         for length, uses in contents:
-            left[length] -= repeats * uses
-            if not left[length]:
-                del left[length]
+            remaining[length] -= repeats * uses
+            if not remaining[length]:
+                del remaining[length]
     return tiles
 
 
@@ -52,14 +52,14 @@ def tiles_of(lengths: Ints, size: int) -> tuple[Ints, Ints, Ints]:
     owners, items = np.full((2, n_tiles, size), EMPTY, np.int32)
     order = np.argsort(-lengths, kind="stable")
     starts = np.unique(-lengths[order], return_index=True)
-    taken = dict(zip(*(column.tolist() for column in starts), strict=True))  # by −length: the next item in `order`
+    next_items = dict(zip(*(column.tolist() for column in starts), strict=True))  # by −length: the next item in `order`
     tile = 0
     for repeats, contents in kinds:
         slot = place = 0
         block = slice(tile, tile + repeats)
         for length, uses in contents:
-            start = taken[-length]
-            taken[-length] += repeats * uses
+            start = next_items[-length]
+            next_items[-length] += repeats * uses
             slots = slice(slot, slot + uses * length)
             items[block, place : place + uses] = order[start : start + repeats * uses].reshape(repeats, uses)
             places[block, slots] = np.tile(np.arange(length), uses)
@@ -96,6 +96,6 @@ def groups_of(lengths: Ints, bits: int, window: int) -> Ints:
     windows, group_size = -(-len(lengths) // window), 1 << bits
     order = np.full(windows * window, EMPTY)
     order[: len(lengths)] = np.lexsort((-lengths, np.arange(len(lengths)) // window))
-    padded = np.full((windows, -(-window // group_size) * group_size), EMPTY)
-    padded[:, :window] = order.reshape(windows, window)
-    return padded.reshape(windows, -1, group_size)
+    table = np.full((windows, -(-window // group_size) * group_size), EMPTY)
+    table[:, :window] = order.reshape(windows, window)
+    return table.reshape(windows, -1, group_size)

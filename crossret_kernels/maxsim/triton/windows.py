@@ -29,13 +29,13 @@ class Blocks(NamedTuple):
 
     Attributes:
         rows: of one, at most.
-        of_item: of each item, some of them behind its end.
+        per_item: of each item, some of them behind its end.
         first_item: the first's.
         n_blocks: of all.
     """
 
     rows: int
-    of_item: int
+    per_item: int
     first_item: int
     n_blocks: int
 
@@ -45,7 +45,7 @@ class Window(NamedTuple):
 
     Attributes:
         operands: contexts and queries.
-        found: where the best contexts stand, rows `plan.pitch` apart.
+        results: where the best contexts stand, rows `plan.pitch` apart.
         first, size: the items of contexts, or places among the pairs.
         pairs: those that are listed.
     """
@@ -53,7 +53,7 @@ class Window(NamedTuple):
     call: MaxSimCall
     plan: MaxSimPlan
     operands: tuple[KernelSide, KernelSide]
-    found: Found
+    results: Found
     first: int
     size: int
     pairs: Tensor | None
@@ -63,31 +63,31 @@ class Window(NamedTuple):
         """The first item of contexts, and how many."""
         return (self.first, self.size) if self.pairs is None else (0, self.call.n_contexts)
 
-    def grads(self, of_scores: Tensor) -> tuple[Tensor, tuple[int, int]]:
+    def grads(self, grad_scores: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """The scores' gradients of all pairs or of these, and their strides, by contexts and by queries."""
         if self.pairs is None:
-            return of_scores, self.call.in_order(*of_scores.stride())
-        return of_scores[self.first : self.first + self.size], (of_scores.stride(0), 0)
+            return grad_scores, self.call.in_order(*grad_scores.stride())
+        return grad_scores[self.first : self.first + self.size], (grad_scores.stride(0), 0)
 
     def listed(self, column: int) -> Listed:
         if self.pairs is None:
-            return Listed(*[self.found.indices] * 2)
+            return Listed(*[self.results.indices] * 2)
         n_items = self.call.n_contexts if column == self.call.context_column else self.call.n_queries
         items, order = self.pairs[:, column].sort(stable=True)
         borders = torch.arange(n_items + 1, device=items.device)
         return Listed(order, torch.searchsorted(items, borders))
 
-    def adds(self, of_contexts: bool) -> bool:
+    def adds(self, is_context: bool) -> bool:
         """Whether gradients of a side belong beside what an earlier window has left."""
-        return self.first > 0 and (self.pairs is not None or not of_contexts)
+        return self.first > 0 and (self.pairs is not None or not is_context)
 
-    def blocks(self, of_contexts: bool) -> Blocks:
-        side = self.call.contexts if of_contexts else self.call.queries
-        wide = of_contexts or self.call.soft
+    def blocks(self, is_context: bool) -> Blocks:
+        side = self.call.contexts if is_context else self.call.queries
+        wide = is_context or self.call.soft
         rows = min(SumMax.BLOCK_OF_CONTEXTS if wide else SumMax.BLOCK_OF_QUERIES, slots_for(side.width))
-        of_item, own = -(-side.slots // rows), of_contexts and self.pairs is None
-        first, count = self.items if own else (0, side.n_items)
-        return Blocks(rows, of_item, first, count * of_item)
+        per_item, by_window = -(-side.slots // rows), is_context and self.pairs is None
+        first, count = self.items if by_window else (0, side.n_items)
+        return Blocks(rows, per_item, first, count * per_item)
 
 
 def windows(
@@ -100,10 +100,10 @@ def windows(
     total = call.pairs.size(0) if call.pairs is not None else call.n_contexts
     shape, unused = (plan.window, plan.pitch), plan.tables.groups
 
-    def room(wanted: bool, dtype: torch.dtype) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=call.device) if wanted else unused
+    def room(needed: bool, dtype: torch.dtype) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=call.device) if needed else unused
 
-    found = Found(
+    results = Found(
         unused if scores is None else scores, room(index, torch.float32 if call.soft else torch.int32),
         room(plan.kind.VALUES, torch.float32), room(index and call.apart, torch.float32),
     )  # fmt: skip
@@ -112,8 +112,8 @@ def windows(
         count = min(plan.window, total - first)
         pairs = None if call.pairs is None else call.pairs[first : first + count]
         if index and call.pooling == "max":
-            found.indices.fill_(-1)  # all but the best query's stay so
-        find(call, plan, operands, found, strides, first if pairs is None else 0, pairs)
+            results.indices.fill_(-1)  # all but the best query's stay so
+        find(call, plan, operands, results, strides, first if pairs is None else 0, pairs)
         if call.apart:
-            pool(call, plan, operands[1], found, strides, first, count, pairs, gradients=index)
-        yield Window(call, plan, operands, found, first, count, pairs)
+            pool(call, plan, operands[1], results, strides, first, count, pairs, gradients=index)
+        yield Window(call, plan, operands, results, first, count, pairs)
