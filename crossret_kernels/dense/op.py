@@ -38,13 +38,13 @@ class Products(NamedTuple):
 
     def serve(self, *tensors: Tensor) -> bool:
         """Whether kernels take these: float32 on the CPU, in a call that is neither traced nor transformed."""
-        served = self.native and NATIVE_MISSING is None and not torch.compiler.is_compiling() and not transformed()
-        return served and all(x.dtype == torch.float32 and x.device.type == "cpu" for x in tensors)
+        native = self.native and NATIVE_MISSING is None and not torch.compiler.is_compiling() and not transformed()
+        return native and all(x.dtype == torch.float32 and x.device.type == "cpu" for x in tensors)
 
     def linear(self, rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Rows (…, in) through a weight (out, in) and a bias (out,): (…, out)."""
         if weight.numel() and self.serve(rows, weight):
             halves = self.bfloat16 or (autocasts("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16)
-            made: Tensor = _LINEAR(rows, weight, weight.new_empty(0) if bias is None else bias, halves)
-            return made
+            result: Tensor = _LINEAR(rows, weight, weight.new_empty(0) if bias is None else bias, halves)
+            return result
         return F.linear(rows, weight, bias)

@@ -57,7 +57,7 @@ def gated_attention_scores(
     """Similarities of images and captions by SMAN's levels, the last of which is made for each pair (Ji et al.).
 
     A gate mixes the memories of image and caption (Eq. 12); guided by it, attention over the regions and over the words
-    makes the pair's own context vectors v⁽²⁾ (Eqs. 13–15, without the further 1/M) and t⁽²⁾ (Eqs. 16–18). The score is
+    makes the pair's context vectors v⁽²⁾ (Eqs. 13–15, without the further 1/M) and t⁽²⁾ (Eqs. 16–18). The score is
     the sum of the levels' cosines (Eqs. 19, 20): of v⁽²⁾ and t⁽²⁾, and of the given context vectors.
 
     Args:
@@ -80,16 +80,16 @@ def gated_attention_scores(
         ValueError, TypeError, UnsupportedByBackend: as `scan_scores`, of context vectors, parameters and alpha, too;
             packed or listed features inside torch.compile.
 
-    NumPy arrays serve as in `scan_scores`. A NaN feature or context vector makes its own item's scores NaN and no
+    NumPy arrays serve as in `scan_scores`. A NaN feature or context vector makes its item's scores NaN and no
     others. A zero vector's cosine is zero and so is its gradient. All but "reference" make keys and embedded regions
     once an image, keys of words once a run of images that are held together (docs/kernels.md §3), hold few of them and
     of what pairs take at a time, and recompute all in the backward pass; inside torch.compile, under torch.func and for
     second derivatives the whole call is one block, whose memory grows with the pairs.
     """
-    given = (regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
-    asked = (pairs, candidates, query)
-    made = attend(given, (region_contexts, word_contexts), parameters, alpha, asked, backend, weights=False)
-    return made[0]
+    sides = (regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
+    selection = (pairs, candidates, query)
+    results = attend(sides, (region_contexts, word_contexts), parameters, alpha, selection, backend, weights=False)
+    return results[0]
 
 
 def gated_attention_weights(
@@ -116,62 +116,62 @@ def gated_attention_weights(
     """
     if pairs is None and candidates is None:
         raise ValueError("gated_attention_weights takes pairs or candidates: the weights of all pairs are not kept")
-    given = (regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
-    asked = (pairs, candidates, query)
-    made = attend(given, (region_contexts, word_contexts), parameters, alpha, asked, backend, weights=True)
-    return GatedAttentionWeights(*made)
+    sides = (regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
+    selection = (pairs, candidates, query)
+    results = attend(sides, (region_contexts, word_contexts), parameters, alpha, selection, backend, weights=True)
+    return GatedAttentionWeights(*results)
 
 
 def attend(
-    given: tuple[Any, ...],
+    sides: tuple[Any, ...],
     contexts: tuple[Array, Array],
     parameters: GatedAttention,
     alpha: float,
-    asked: tuple[Array | None, Array | None, str | None],
+    selection: tuple[Array | None, Array | None, str | None],
     backend: str | None,
     *,
     weights: bool,
 ) -> Sequence[Tensor]:
-    """Scores of the pairs `asked` for, and their weights if these are wanted.
+    """Scores of a `selection` of pairs, and their weights if these are wanted.
 
-    `given` is what `as_sides` takes, the score of empty items last.
+    `sides` are what `as_sides` takes, the score of empty items last.
     """
     alpha = check_number("alpha", alpha)
     if not 0 <= alpha <= 1:
         raise ValueError(f"alpha must lie in 0..1, not {alpha!r}")
-    call = as_call(given, *asked, same_dim=False)
+    call = as_call(sides, *selection, same_dim=False)
     images, captions = call.images, call.captions
     check_parameters(parameters, images.values, captions.values)
-    checked = _check_contexts(*contexts, images, captions)
+    vectors = _check_contexts(*contexts, images, captions)
     takes_padded = "gated attention takes padded features"
-    chosen = select_in_torch(backend, "gated attention is made", takes_padded, images, captions)
+    backend_name = select_in_torch(backend, "gated attention is made", takes_padded, images, captions)
     values, listed = images.values, call.listed
-    made: Sequence[Tensor]
+    results: Sequence[Tensor]
     with torch.autocast(values.device.type, enabled=False):
-        own = parameters.to(torch.promote_types(values.dtype, torch.float32))
-        if chosen == "reference":
-            made = gated_attention_reference(images, captions, *checked, own, alpha, listed)
+        tensors = parameters.to(torch.promote_types(values.dtype, torch.float32))
+        if backend_name == "reference":
+            results = gated_attention_reference(images, captions, *vectors, tensors, alpha, listed)
         else:
-            made = gated_attention_chunked(images, captions, *checked, own, alpha, listed, weights)
-    return call.as_results(made if weights else made[:1])
+            results = gated_attention_chunked(images, captions, *vectors, tensors, alpha, listed, weights)
+    return call.as_results(results if weights else results[:1])
 
 
 def _check_contexts(
     region_contexts: Array, word_contexts: Array, images: Ragged, captions: Ragged
 ) -> tuple[Tensor, Tensor]:
     """The two as tensors; TypeError or ValueError where they are no context vectors of these, of as many levels."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for name, contexts, side in (("region", region_contexts, images), ("word", word_contexts, captions)):
         levels = contexts.shape[1] if isinstance(contexts, (Tensor, np.ndarray)) and contexts.ndim == 3 else 1
-        checked = check_operand(
+        tensor = check_operand(
             f"{name}_contexts",
             contexts,
             side.values,
             f"{name}s",
             f"(n_{'images' if side is images else 'captions'}, K, D)",
-            (len(side), found[0].size(1) if found else levels, captions.values.size(-1)),
+            (len(side), tensors[0].size(1) if tensors else levels, captions.values.size(-1)),
         )
-        found.append(checked)
-    if found[0].size(1) == 0:
+        tensors.append(tensor)
+    if tensors[0].size(1) == 0:
         raise ValueError("region_contexts and word_contexts have K = 0: there is at least one earlier level")
-    return found[0], found[1]
+    return tensors[0], tensors[1]

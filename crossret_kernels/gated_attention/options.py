@@ -95,6 +95,6 @@ def check_parameters(parameters: object, regions: Tensor, words: Tensor) -> Gate
         if letters[0] not in sizes and isinstance(parameter, Tensor) and parameter.dim() == len(letters):
             sizes[letters[0]] = parameter.size(0)  # the first that has it says how many
         form = ", ".join(_PRINTED.get(letter, letter) for letter in letters) + ("," if len(letters) == 1 else "")
-        expected = [sizes.get(letter, 1) for letter in letters]
-        check_operand(f"parameters.{name}", parameter, regions, "regions", f"({form})", expected)
+        shape = [sizes.get(letter, 1) for letter in letters]
+        check_operand(f"parameters.{name}", parameter, regions, "regions", f"({form})", shape)
     return parameters

@@ -32,8 +32,8 @@ def gated_attention_reference(
     gate_t = torch.sigmoid(alpha * memory_t + (1 - alpha) * memory_v)
     region_weights = _weights(v, v_mask, gate_v, parameters.region_step)
     word_weights = _weights(e, e_mask, gate_t, parameters.word_step)
-    attended = torch.einsum("...m,...md->...d", region_weights, v)
-    v2 = torch.tanh(_linear(attended, parameters.embedding_weight, parameters.embedding_bias))
+    vectors = torch.einsum("...m,...md->...d", region_weights, v)
+    v2 = torch.tanh(_linear(vectors, parameters.embedding_weight, parameters.embedding_bias))
     t2 = torch.einsum("...l,...ld->...d", word_weights, e)
     levels = _cosine(v_contexts, e_contexts).sum(-1)
     return levels + _cosine(v2, t2), region_weights, word_weights

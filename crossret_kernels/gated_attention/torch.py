@@ -57,17 +57,17 @@ class _Gated(SharedScores):
     n_beside = 2
 
     def limits(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> Limits:
-        own = GatedAttention.of(parameters)
-        gate, dim = own.region_gate_weight.shape
-        hidden = [step.key_weight.size(0) for step in (own.region_step, own.word_step)]
-        itemsize, device = own.embedding_bias.itemsize, own.embedding_bias.device.type
+        attention = GatedAttention.of(parameters)
+        gate, dim = attention.region_gate_weight.shape
+        hidden = [step.key_weight.size(0) for step in (attention.region_step, attention.word_step)]
+        itemsize, device = attention.embedding_bias.itemsize, attention.embedding_bias.device.type
         share = 1 if device == "cpu" else GPU_SHARE
         rows = [
-            max(1, share * ITEM_BYTES // (itemsize * (h + dim + own_side.values.size(-1))))
-            for h, own_side in zip(hidden, (self.images, self.captions), strict=True)
+            max(1, share * ITEM_BYTES // (itemsize * (h + dim + items.values.size(-1))))
+            for h, items in zip(hidden, (self.images, self.captions), strict=True)
         ]
-        gathered = 0 if self.pairs is None else 4 * beside[0].size(1) * dim  # context vectors of listed pairs
-        cells = 4 * gate + 3 * sum(hidden) + 6 * dim + 4 * (self.images.width + self.captions.width) + gathered
+        listed_cells = 0 if self.pairs is None else 4 * beside[0].size(1) * dim  # context vectors of listed pairs
+        cells = 4 * gate + 3 * sum(hidden) + 6 * dim + 4 * (self.images.width + self.captions.width) + listed_cells
         return Limits(rows, max(1, share * PAIR_BYTES // (itemsize * cells)))
 
     def results(self, like: Tensor) -> list[Tensor]:
@@ -77,16 +77,16 @@ class _Gated(SharedScores):
         return [like.new_zeros(len(self.pairs), *width) for width in widths]
 
     def share(
-        self, of_captions: bool, rows: Tensor, mask: Tensor, beside: Sequence[Tensor], parameters: Sequence[Tensor]
+        self, is_caption: bool, rows: Tensor, mask: Tensor, beside: Sequence[Tensor], parameters: Sequence[Tensor]
     ) -> GatedItems:
-        return side(of_captions, rows, mask, beside[0], GatedAttention.of(parameters))
+        return side(is_caption, rows, mask, beside[0], GatedAttention.of(parameters))
 
     def score(
         self, images: GatedItems, captions: GatedItems, pairing: Pairing, parameters: Sequence[Tensor],
         graph_alone: bool,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        own = GatedAttention.of(parameters)
-        return score(images, captions, pairing, own, self.alpha)
+        attention = GatedAttention.of(parameters)
+        return score(images, captions, pairing, attention, self.alpha)
 
     def at_once(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
         dtype = parameters[-1].dtype
@@ -94,8 +94,8 @@ class _Gated(SharedScores):
         images = self.share(False, v.to(dtype), v_mask, [beside[0].to(dtype)], parameters)
         captions = self.share(True, e.to(dtype), e_mask, [beside[1].to(dtype)], parameters)
         pairing = Rectangle() if self.pairs is None else Listing(self.pairs[:, 0], self.pairs[:, 1])
-        made = score(images, captions, pairing, GatedAttention.of(parameters), self.alpha)
-        return made[: 3 if self.weights else 1]
+        results = score(images, captions, pairing, GatedAttention.of(parameters), self.alpha)
+        return results[: 3 if self.weights else 1]
 
 
 def gated_attention_chunked(
@@ -117,29 +117,29 @@ def gated_attention_chunked(
     return call.compute(region_contexts, word_contexts, *parameters.flat())
 
 
-def side(of_captions: bool, rows: Tensor, mask: Tensor, contexts: Tensor, parameters: GatedAttention) -> GatedItems:
+def side(is_caption: bool, rows: Tensor, mask: Tensor, contexts: Tensor, parameters: GatedAttention) -> GatedItems:
     """Items of padded regions (n, M, D_v) or words (n, L, D), with zeros behind."""
-    step = parameters.word_step if of_captions else parameters.region_step
-    gate = parameters[2:4] if of_captions else parameters[:2]
+    step = parameters.word_step if is_caption else parameters.region_step
+    gate = parameters[2:4] if is_caption else parameters[:2]
     keys = F.linear(rows, step.key_weight, step.key_bias).tanh() * step.head_weight
-    values = rows if of_captions else F.linear(rows, parameters.embedding_weight)
+    values = rows if is_caption else F.linear(rows, parameters.embedding_weight)
     return GatedItems(keys, values, F.linear(contexts.sum(1), *gate), contexts, mask)
 
 
 def score(
     images: GatedItems, captions: GatedItems, pairing: Pairing, parameters: GatedAttention, alpha: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores (…) and the weights of regions (…, M) and of words (…, L) of the pairs, whose own side are the images."""
+    """Scores (…) and the weights of regions (…, M) and of words (…, L) of the pairs, whose items are the images."""
     turned = pairing.turned()
-    attended, region_weights = _attend(images, captions, pairing, parameters.region_step, alpha)
-    v2 = torch.tanh(attended + parameters.embedding_bias)
+    vectors, region_weights = _attend(images, captions, pairing, parameters.region_step, alpha)
+    v2 = torch.tanh(vectors + parameters.embedding_bias)
     t2, word_weights = (turned.turned_back(x) for x in _attend(captions, images, turned, parameters.word_step, alpha))
     last = relevances((v2 * t2).sum(-1), _norms(t2), v2)
     return earlier_levels(images, captions, pairing) + last, region_weights, word_weights
 
 
 def earlier_levels(images: GatedItems, captions: GatedItems, pairing: Pairing) -> Tensor:
-    """The sum (…) of the cosines that do not depend on the pair's own attention (Eq. 20)."""
+    """The sum (…) of the cosines that do not depend on the pair's attention (Eq. 20)."""
     queries, contexts = pairing.meet(images.contexts, captions.contexts)
     dots = pairing.dots(images.contexts, captions.contexts)
     return relevances(dots, _norms(contexts), queries).sum(-1)
@@ -150,12 +150,12 @@ def _norms(vectors: Tensor) -> Tensor:
 
 
 def _attend(
-    own: GatedItems, other: GatedItems, pairing: Pairing, step: AttentionStep, alpha: float
+    items: GatedItems, partners: GatedItems, pairing: Pairing, step: AttentionStep, alpha: float
 ) -> tuple[Tensor, Tensor]:
-    """Σ weight · value (…, D) of the own side's rows and the weights (…, L), guided by the gate's o (…, G)."""
-    memory, other_memory = pairing.meet(alpha * own.memory, (1 - alpha) * other.memory)
+    """Σ weight · value (…, D) of the items' rows and the weights (…, L), guided by the gate's o (…, G)."""
+    memory, other_memory = pairing.meet(alpha * items.memory, (1 - alpha) * partners.memory)
     query = torch.tanh(F.linear(torch.sigmoid(memory + other_memory), step.query_weight, step.query_bias))
-    mask, _ = pairing.meet(own.mask, other.mask)
-    logits = pairing.products(query, own.keys.mT)
+    mask, _ = pairing.meet(items.mask, partners.mask)
+    logits = pairing.products(query, items.keys.mT)
     weights = torch.softmax(logits.masked_fill(~mask, -torch.inf), -1)
-    return pairing.products(weights, own.values), weights
+    return pairing.products(weights, items.values), weights

@@ -76,7 +76,7 @@ def heterogeneous_scores(
         ValueError, TypeError, UnsupportedByBackend: as `scan_scores`, of parameters, too; packed or listed features
             inside torch.compile, but for scores without layers.
 
-    NumPy arrays serve as in `scan_scores`. A NaN feature makes its own item's scores NaN and no others; without layers
+    NumPy arrays serve as in `scan_scores`. A NaN feature makes its item's scores NaN and no others; without layers
     the global matching reads an item's first row alone, and NaN in others goes unseen. Under autocast products are made
     in its dtype, softmax, normalisations and scores in float32. Where pairs are not listed, "torch" makes what the
     first layer shares of an item (docs/kernels.md §3) once for each group of the other side's items, and not once a
@@ -86,8 +86,8 @@ def heterogeneous_scores(
     listed ones are, whose second derivatives "torch" alone has.
     """
     options = checked(HeterogeneousOptions, options, fields)
-    given = (regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
-    return attend(given, layers, options, (pairs, candidates, query), backend, weights=False)[0]
+    sides = (regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
+    return attend(sides, layers, options, (pairs, candidates, query), backend, weights=False)[0]
 
 
 def heterogeneous_attention_weights(
@@ -119,24 +119,24 @@ def heterogeneous_attention_weights(
     options = checked(HeterogeneousOptions, options, fields)
     if options.matching != "local":
         raise ValueError(f"heterogeneous_attention_weights has matching 'local' alone, not {options.matching!r}")
-    given = (regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
-    return ScanAttention(*attend(given, layers, options, (pairs, candidates, query), backend, weights=True))
+    sides = (regions, words, region_lengths, word_lengths, region_mask, word_mask, empty_score)
+    return ScanAttention(*attend(sides, layers, options, (pairs, candidates, query), backend, weights=True))
 
 
 def attend(
-    given: tuple[Any, ...],
+    sides: tuple[Any, ...],
     layers: Sequence[HeterogeneousLayer],
     options: HeterogeneousOptions,
-    asked: tuple[Array | None, Array | None, str | None],
+    selection: tuple[Array | None, Array | None, str | None],
     backend: str | None,
     *,
     weights: bool,
 ) -> Sequence[Tensor]:
-    """Scores of the pairs `asked` for, and the weights and relevances of their local matching if these are wanted.
+    """Scores of a `selection` of pairs, and the weights and relevances of their local matching if these are wanted.
 
-    `given` is what `as_sides` takes, the score of empty items last.
+    `sides` are what `as_sides` takes, the score of empty items last.
     """
-    call = as_call(given, *asked, options.direction)
+    call = as_call(sides, *selection, options.direction)
     images, captions = call.images, call.captions
     parameters = check_layers(layers, images.values, options.heads)
     if not parameters and not weights:
@@ -147,23 +147,23 @@ def attend(
     listed = call.listed
     check_traceable("heterogeneous attention takes padded features", images, captions)
     dtype = images.values.dtype
-    in_torch = _made_in_torch(len(parameters))
+    in_torch = _torch_part(len(parameters))
     refusal = in_torch and f"{in_torch} made in PyTorch operations, by 'torch' and 'reference'"
-    chosen = select_backend(backend, images.values.device, dtype, refusal, ("cpu",))
-    if chosen != "reference":
+    backend_name = select_backend(backend, images.values.device, dtype, refusal, ("cpu",))
+    if backend_name != "reference":
         dtype = torch.promote_types(dtype, torch.float32)
     parameters = tuple(layer.to(dtype) for layer in parameters)
-    if chosen == "torch" and not parameters:
+    if backend_name == "torch" and not parameters:
         scores, _, *others = scan_attend_chunked(images, captions, cast("Tensor", listed), options.local, False)
-        made = scores, *others
-    elif chosen == "reference":
-        made = heterogeneous_attention_reference(images, captions, listed, parameters, options)
+        results = scores, *others
+    elif backend_name == "reference":
+        results = heterogeneous_attention_reference(images, captions, listed, parameters, options)
     else:
-        made = heterogeneous_attention_chunked(images, captions, listed, parameters, options, chosen)
-    return call.as_results(made if weights else made[:1])
+        results = heterogeneous_attention_chunked(images, captions, listed, parameters, options, backend_name)
+    return call.as_results(results if weights else results[:1])
 
 
-def _made_in_torch(layers: int) -> str | None:
+def _torch_part(layers: int) -> str | None:
     """The part of a call that kernels do not compute, or None."""
     if layers == 0:
         return "attention without layers is"

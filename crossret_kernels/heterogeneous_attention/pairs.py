@@ -50,17 +50,17 @@ def of_listed(regions: Ragged, words: Ragged, pairs: Tensor, above: Layers) -> t
         return project(safe_normalize(rows) if options.normalize else rows, nested(parameters)[0], products)
 
     def score(v: Tensor, v_mask: Tensor, e: Tensor, e_mask: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
-        first, *others = nested(parameters)
+        first, *layers = nested(parameters)
         mask = torch.cat([v_mask, e_mask], 1)
         h = attend(torch.cat([v, e], 1), mask, first, options, products)
-        return upwards(h, mask, v.size(1), above._replace(layers=others))
+        return upwards(h, mask, v.size(1), above._replace(layers=layers))
 
     order = pairs[:, 0].argsort(stable=True)
     size = pairs_in_chunk(regions.values, regions.width + words.width, options.heads)
     flat = (parameter for layer in above.layers for parameter in layer)
-    made = of_pairs(regions, words, pairs[order], size, score, *flat, prepare=prepare)
+    results = of_pairs(regions, words, pairs[order], size, score, *flat, prepare=prepare)
     places = order.argsort()
-    return tuple(x[places] for x in made)
+    return tuple(x[places] for x in results)
 
 
 def upwards(h: Tensor, mask: Tensor, width: int, above: Layers) -> tuple[Tensor, ...]:
@@ -107,14 +107,14 @@ def attend(
     """The rows (P, T, D) of a layer from their queries, keys and values (P, T, 3 D) and the mask (P, T)."""
     queries = projected[..., : projected.size(-1) // 3]
     if products.serve(projected):
-        attended = self_attention(projected, mask, options.heads, options.lambda_attention)
+        vectors = self_attention(projected, mask, options.heads, options.lambda_attention)
     else:
         q, k, v = projected.unflatten(-1, (3, options.heads, -1)).permute(2, 0, 3, 1, 4)
         dtype = layer.norm_weight.dtype  # autocast has its products elsewhere
         logits = (options.lambda_attention * (q @ k.mT)).to(dtype)
         weights = torch.softmax(logits.masked_fill(~mask[:, None, None, :], -torch.inf), -1)
-        attended = (weights @ v).transpose(1, 2).flatten(-2)
-    return normalize_rows(products.linear(attended, layer.output_weight, layer.output_bias) + queries, layer)
+        vectors = (weights @ v).transpose(1, 2).flatten(-2)
+    return normalize_rows(products.linear(vectors, layer.output_weight, layer.output_bias) + queries, layer)
 
 
 def normalize_rows(rows: Tensor, layer: HeterogeneousLayer) -> Tensor:
@@ -139,7 +139,7 @@ def match_locally(
     """Scores (P,), weights (P, Q, C) and relevances (P, Q).
 
     Norms divide the similarities and the weights, which are short, and not the features. The attended vectors are
-    built: the Gram matrix of a pair's own contexts costs more.
+    built: the Gram matrix of a pair's contexts costs more.
     """
     regions, words = (pairs.regions, pairs.region_mask), (pairs.words, pairs.word_mask)
     (contexts, context_mask), (queries, query_mask) = (
@@ -148,10 +148,10 @@ def match_locally(
     context_norms, query_norms = (norm(x) for x in (contexts, queries))
     cosines = safe_divide(safe_divide(contexts @ queries.mT, context_norms[:, :, None]), query_norms[:, None, :])
     weights = softmax(attention_logits(cosines, context_mask, query_mask, options.local).mT, products).mT
-    attended = safe_divide(weights, context_norms[:, :, None]).mT @ contexts
+    vectors = safe_divide(weights, context_norms[:, :, None]).mT @ contexts
     # Queries are of unit length but for zero vectors, whose length stays 0.
     lengths = query_norms.sign()[..., None]
-    relevance = relevances((weights * cosines).sum(-2), norm(attended), lengths)
+    relevance = relevances((weights * cosines).sum(-2), norm(vectors), lengths)
     return score_with_attention(weights, relevance, context_mask, query_mask, options.local)
 
 

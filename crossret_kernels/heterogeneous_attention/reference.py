@@ -27,23 +27,23 @@ def heterogeneous_attention_reference(
 
     Of listed pairs also weights and relevances of the local matching.
     """
-    attended = _attended(regions, words, every_pair(regions, words) if pairs is None else pairs, layers, options)
+    features = _attend(regions, words, every_pair(regions, words) if pairs is None else pairs, layers, options)
     if options.matching == "global":
-        v = safe_normalize(first_valid(attended.regions, attended.region_mask))
-        e = safe_normalize(first_valid(attended.words, attended.word_mask))
-        made: tuple[Tensor, ...] = ((v * e).sum(-1),)
+        v = safe_normalize(first_valid(features.regions, features.region_mask))
+        e = safe_normalize(first_valid(features.words, features.word_mask))
+        results: tuple[Tensor, ...] = ((v * e).sum(-1),)
     else:
-        # Each pair's own regions with its own words, as stacked cross attention matches them.
-        images = Ragged.trusted(attended.regions, mask=attended.region_mask)
-        captions = Ragged.trusted(attended.words, mask=attended.word_mask)
-        places = torch.arange(len(images), device=attended.regions.device)
-        own = torch.stack([places, places], 1)
-        scores, _, *others = scan_attend_reference(images, captions, own, options.local, False)
-        made = scores, *others
-    return made if pairs is not None else (made[0].view(len(regions), len(words)),)
+        # Each pair's regions with its words, as stacked cross attention matches them.
+        images = Ragged.trusted(features.regions, mask=features.region_mask)
+        captions = Ragged.trusted(features.words, mask=features.word_mask)
+        places = torch.arange(len(images), device=features.regions.device)
+        diagonal = torch.stack([places, places], 1)
+        scores, _, *others = scan_attend_reference(images, captions, diagonal, options.local, False)
+        results = scores, *others
+    return results if pairs is not None else (results[0].view(len(regions), len(words)),)
 
 
-def _attended(
+def _attend(
     regions: Ragged,
     words: Ragged,
     pairs: Tensor,
@@ -61,8 +61,8 @@ def _attended(
         q_heads, k_heads, v_heads = (x.unflatten(-1, (options.heads, -1)) for x in (q, k, values))
         logits = options.lambda_attention * torch.einsum("pihd,pjhd->phij", q_heads, k_heads)
         weights = torch.softmax(logits.masked_fill(~mask[:, None, None, :], -torch.inf), -1)
-        attended = torch.einsum("phij,pjhd->pihd", weights, v_heads).flatten(-2)
-        h = torch.einsum("pid,ed->pie", attended, layer.output_weight) + layer.output_bias + q
+        vectors = torch.einsum("phij,pjhd->pihd", weights, v_heads).flatten(-2)
+        h = torch.einsum("pid,ed->pie", vectors, layer.output_weight) + layer.output_bias + q
         h = F.layer_norm(h, h.shape[-1:], layer.norm_weight, layer.norm_bias, LAYER_NORM_EPS)
     width = v.size(1)
     return PairFeatures(h[:, :width], h[:, width:], mask[:, :width], mask[:, width:])

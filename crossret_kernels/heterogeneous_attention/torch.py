@@ -53,7 +53,7 @@ class _Heterogeneous(SharedScores):
         heads, dim, widths = self.options.heads, parameters[-1].numel(), (self.images.width, self.captions.width)
         arrays = 2 * heads + 4  # (rows, D) of `FirstLayerItems`, and the rows themselves
         itemsize = parameters[-1].itemsize
-        # Gradients double what is held. Kernels hold little of their own, of any number of pairs; captions are shared
+        # Gradients double what is held. Kernels hold little, of any number of pairs; captions are shared
         # again for every run of images, so that images have the larger part. Of several layers the pairs hold most.
         alone = 1 if torch.is_grad_enabled() else 2
         parts = ((10, 2) if alone == 2 else (3, 1)) if self.fused else (2 * alone, 2 * alone)
@@ -66,43 +66,43 @@ class _Heterogeneous(SharedScores):
         return Limits(rows, rows[0] * rows[1] if self.fused else chunk)
 
     def share(
-        self, of_captions: bool, rows: Tensor, mask: Tensor, beside: Sequence[Tensor], parameters: Sequence[Tensor]
+        self, is_caption: bool, rows: Tensor, mask: Tensor, beside: Sequence[Tensor], parameters: Sequence[Tensor]
     ) -> FirstLayerItems:
         rows = safe_normalize(rows) if self.options.normalize else rows
-        if self.fused and (self.captions if of_captions else self.images).mask is not None:
+        if self.fused and (self.captions if is_caption else self.images).mask is not None:
             rows, mask = in_front(rows, mask)
         options = self.options
-        made = share(rows, mask, nested(parameters)[0], options.heads, options.lambda_attention, self.products)
-        return made.floats() if self.fused else made
+        items = share(rows, mask, nested(parameters)[0], options.heads, options.lambda_attention, self.products)
+        return items.floats() if self.fused else items
 
     def score(
         self, images: FirstLayerItems, captions: FirstLayerItems, pairing: Pairing, parameters: Sequence[Tensor],
         graph_alone: bool,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         if self.fused:
-            by, halves = (images, captions, nested(parameters)[0], self.options), self.products.bfloat16
-            return (fused_scores(*by, halves, graph_alone=graph_alone),)
-        first, *others = nested(parameters)
-        of_layer = self.options.lambda_attention, self.products
-        regions = normalize_rows(attend_across(images, captions, *of_layer), first)
-        words = normalize_rows(attend_across(captions, images, *of_layer).transpose(0, 1), first)
+            inputs, halves = (images, captions, nested(parameters)[0], self.options), self.products.bfloat16
+            return (fused_scores(*inputs, halves, graph_alone=graph_alone),)
+        first, *layers = nested(parameters)
+        layer_options = self.options.lambda_attention, self.products
+        regions = normalize_rows(attend_across(images, captions, *layer_options), first)
+        words = normalize_rows(attend_across(captions, images, *layer_options).transpose(0, 1), first)
         count = regions.shape[:2]
         mask = torch.cat([images.mask.expand(*count, -1), captions.mask[:, None].expand(*count, -1)], 2)
         h, width = torch.cat([regions, words], 2).flatten(0, 1), regions.size(2)
-        return (upwards(h, mask.flatten(0, 1), width, Layers(others, self.options, self.products))[0].view(count).T,)
+        return (upwards(h, mask.flatten(0, 1), width, Layers(layers, self.options, self.products))[0].view(count).T,)
 
     def of_few(
         self, pairs: Tensor, tensors: Sequence[Tensor], needed: Sequence[bool], gradient: Tensor
     ) -> list[Tensor | None]:
         dtype = tensors[-1].dtype  # in which gradients of items are summed up
-        leaves = [x.detach().to(dtype).requires_grad_(own) for x, own in zip(tensors, needed, strict=True)]
+        leaves = [x.detach().to(dtype).requires_grad_(requires) for x, requires in zip(tensors, needed, strict=True)]
         images, captions = (x.with_values(y) for x, y in zip((self.images, self.captions), leaves, strict=False))
         with torch.enable_grad():
             scores = of_listed(images, captions, pairs, Layers(nested(leaves[2:]), self.options, self.products))[0]
             scores.backward(gradient.to(scores.dtype))
         return [
-            (torch.zeros_like(x) if leaf.grad is None else leaf.grad.to(x.dtype)) if own else None
-            for x, leaf, own in zip(tensors, leaves, needed, strict=True)
+            (torch.zeros_like(x) if leaf.grad is None else leaf.grad.to(x.dtype)) if requires else None
+            for x, leaf, requires in zip(tensors, leaves, needed, strict=True)
         ]
 
     def at_once(self, beside: Sequence[Tensor], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
