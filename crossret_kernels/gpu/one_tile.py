@@ -18,13 +18,13 @@ BOX, CHUNK, STEP = 128, 16, 32  # bytes of a row in a box, of a chunk, and that 
 
 def wrong_assumptions(device: torch.device) -> Iterator[str]:
     """Differences between the device and what the kernels assume, copies first; none where there are none."""
-    n_queries, n_contexts, copied = sizes()
+    n_queries, n_contexts, n_bytes = sizes()
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         name = "TF32" if dtype is torch.float32 else str(dtype).removeprefix("torch.")
         per_step = STEP // dtype.itemsize
 
-        def made(queries: Tensor, contexts: Tensor, dtype: torch.dtype = dtype) -> tuple[Tensor, Tensor]:
-            copies = torch.zeros(copied, dtype=torch.uint8, device=device)
+        def run_tile(queries: Tensor, contexts: Tensor, dtype: torch.dtype = dtype) -> tuple[Tensor, Tensor]:
+            copies = torch.zeros(n_bytes, dtype=torch.uint8, device=device)
             sums = torch.zeros(n_queries, n_contexts, device=device)
             one_tile(copies, sums, queries.to(device, dtype), contexts.to(device, dtype))
             return copies.cpu(), sums.cpu()
@@ -33,12 +33,12 @@ def wrong_assumptions(device: torch.device) -> Iterator[str]:
         dim = BOX // dtype.itemsize + 2 * CHUNK // dtype.itemsize
         draw = torch.Generator().manual_seed(0)
         queries, contexts = (torch.randint(-8, 9, (n, dim), generator=draw).float() for n in (n_queries, n_contexts))
-        copies, sums = made(queries, contexts)
+        copies, sums = run_tile(queries, contexts)
         expected = torch.cat([swizzled(side.to(dtype)) for side in (queries[: n_queries // 2], contexts,
                                                                     queries[n_queries // 2 :], contexts)])  # fmt: skip
         if not torch.equal(copies, expected):
             at = int((copies != expected).nonzero()[0])
-            yield f"{name}: boxes lie otherwise in shared memory, from byte {at} of {copied} on"
+            yield f"{name}: boxes lie otherwise in shared memory, from byte {at} of {n_bytes} on"
             continue
         if torch.equal(sums, queries @ contexts.T):
             continue
@@ -47,10 +47,10 @@ def wrong_assumptions(device: torch.device) -> Iterator[str]:
         for step in range(BOX // STEP):
             ones = torch.zeros(1, dim)
             ones[0, step * per_step : (step + 1) * per_step] = 1
-            _, rows = made(numbers[:n_queries, None] * ones, ones.expand(n_contexts, -1))
+            _, rows = run_tile(numbers[:n_queries, None] * ones, ones.expand(n_contexts, -1))
             if not torch.equal(rows, per_step * numbers[:n_queries, None].expand(-1, n_contexts)):
                 yield f"{name}: rows of queries come out otherwise, step {step} of 32 bytes"
-            _, columns = made(ones.expand(n_queries, -1), numbers[:n_contexts, None] * ones)
+            _, columns = run_tile(ones.expand(n_queries, -1), numbers[:n_contexts, None] * ones)
             if not torch.equal(columns, per_step * numbers[:n_contexts].expand(n_queries, -1)):
                 yield f"{name}: rows of contexts come out otherwise, step {step} of 32 bytes"
         yield f"{name}: products of a tile are wrong"

@@ -29,8 +29,8 @@ def cut(*limits: tuple[NDArray[np.int64] | Sequence[int], int], most_items: int 
     items = np.arange(count)
     ends = np.full(count, count)
     for starts, most in limits:
-        of = np.asarray(starts)
-        ends = np.minimum(ends, np.searchsorted(of, of[:-1] + most, "right") - 1)
+        edges = np.asarray(starts)
+        ends = np.minimum(ends, np.searchsorted(edges, edges[:-1] + most, "right") - 1)
     ends = np.maximum(ends, items + 1)
     if most_items is not None:
         ends = np.minimum(ends, items + most_items)
@@ -64,14 +64,14 @@ def capturing(device: torch.device) -> bool:
 def brought(device: torch.device, *arrays: NDArray[Any]) -> list[Tensor]:
     """Arrays of any dtypes on the device, by one copy from pinned memory that the host does not wait for."""
     sizes = [size for array in arrays for size in (array.nbytes, -array.nbytes % ALIGNED)]
-    joined = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=device.type != "cpu")
-    bytes_of, start = joined.numpy(), 0
+    buffer = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=device.type != "cpu")
+    bytes_of, start = buffer.numpy(), 0
     for array in arrays:
         bytes_of[start : start + array.nbytes].view(array.dtype)[:] = array.ravel()
         start += array.nbytes + -array.nbytes % ALIGNED
-    parts = torch.split_with_sizes(joined.to(device, non_blocking=True), sizes)[::2]
+    parts = torch.split_with_sizes(buffer.to(device, non_blocking=True), sizes)[::2]
     types = [torch.from_numpy(array[:0]).dtype for array in arrays]
-    return [x.view(own).view(array.shape) for x, own, array in zip(parts, types, arrays, strict=True)]
+    return [x.view(dtype).view(array.shape) for x, dtype, array in zip(parts, types, arrays, strict=True)]
 
 
 def aligned(x: Tensor) -> Tensor:

@@ -53,8 +53,8 @@ class RowLayout(NamedTuple):
         """`offset`: bytes of the features' address beyond a multiple of 16."""
         item, row = (0, strides[0]) if len(strides) == 2 else strides[:2]
         step, far = 16 // element_size, max(item, row) >= 2**30 - 2
-        apart = offset or far or item % step or row % step
-        return cls(item, row, 1 if apart else step, offset == 0, far)
+        unaligned = offset or far or item % step or row % step
+        return cls(item, row, 1 if unaligned else step, offset == 0, far)
 
 
 class Side(NamedTuple):
@@ -118,15 +118,15 @@ def both_sides(arguments: Sequence[Any], may_be_empty: bool, read: bool = True) 
         UnsupportedByBackend: more rows than kernels count.
     """
     regions, words = arguments[0], arguments[4]
-    of_regions, of_words = _lengths_tensor(*arguments[1:4]), _lengths_tensor(*arguments[5:8])
-    first, second = of_regions, of_words
+    region_lengths, word_lengths = _lengths_tensor(*arguments[1:4]), _lengths_tensor(*arguments[5:8])
+    first, second = region_lengths, word_lengths
     if capturing(regions.device):
         first, second = None, None
     elif not ((first is None or first.is_cpu) and (second is None or second.is_cpu)):
         first, second = together_on_host((first, second))
     if read and not capturing(regions.device):
-        of_regions, of_words = beside(regions.device, of_regions, of_words)
-    return _side(regions, of_regions, first, may_be_empty), _side(words, of_words, second, may_be_empty)
+        region_lengths, word_lengths = beside(regions.device, region_lengths, word_lengths)
+    return _side(regions, region_lengths, first, may_be_empty), _side(words, word_lengths, second, may_be_empty)
 
 
 def _lengths_tensor(offsets: Tensor | None, lengths: Tensor | None, mask: Tensor | None) -> Tensor | None:
@@ -138,17 +138,17 @@ def beside(device: torch.device, *tensors: Tensor | None) -> list[Tensor | None]
     """Offsets, lengths and masks on the device: those on the host by one copy, as a pageable one each would block the
     host.
     """
-    far = [x.numpy() for x in tensors if x is not None and x.is_cpu]
-    if device.type == "cpu" or not far:
+    arrays = [x.numpy() for x in tensors if x is not None and x.is_cpu]
+    if device.type == "cpu" or not arrays:
         return [*tensors]
-    there = iter(brought(device, *far))
-    return [next(there) if x is not None and x.is_cpu else x for x in tensors]
+    copies = iter(brought(device, *arrays))
+    return [next(copies) if x is not None and x.is_cpu else x for x in tensors]
 
 
-def _side(features: Tensor, own: Tensor | None, seen: Tensor | None, may_be_empty: bool) -> Side:
-    """A side from its offsets, lengths or mask (`own`), and these on the CPU (`seen`), unless a graph is captured."""
+def _side(features: Tensor, lengths: Tensor | None, host_lengths: Tensor | None, may_be_empty: bool) -> Side:
+    """A side from its offsets, lengths or mask, and these on the CPU (`host_lengths`), unless a graph is captured."""
     features = features if features.stride(-1) == 1 else features.contiguous()
-    packed, masked = features.dim() == 2, own is not None and own.dtype is torch.bool
+    packed, masked = features.dim() == 2, lengths is not None and lengths.dtype is torch.bool
     most, places, counts = features.size(-2), None, None
     n_rows = most if packed else features.size(0) * most
     if n_rows >= MOST_ROWS:
@@ -156,21 +156,21 @@ def _side(features: Tensor, own: Tensor | None, seen: Tensor | None, may_be_empt
             f"no GPU backend serves this call: they take up to {MOST_ROWS - 1} rows of a side, padding included, these "
             f"are {n_rows}"
         )
-    if seen is not None:
-        values = seen.numpy()
+    if host_lengths is not None:
+        values = host_lengths.numpy()
         counts = np.diff(values) if packed else values.sum(1) if masked else values
         if packed and (values[0] != 0 or values[-1] != most):
             raise ValueError(f"offsets reach from {values[0]} to {values[-1]}, but there are {most} rows")
         _check(counts, most, may_be_empty)
-    elif own is None:
+    elif lengths is None:
         if not most and not may_be_empty and features.size(0):
             raise ValueError("item 0 has length 0, every item needs at least one row")
-    elif packed or own.device != features.device:
+    elif packed or lengths.device != features.device:
         raise RuntimeError(
             "a CUDA graph is captured of padded features whose lengths or masks lie on the device alone: what is on "
             "the host, and packed items' offsets, would be those of the capture whenever the graph runs"
         )
-    extents = own
+    extents = lengths
     if masked:
         assert extents is not None
         extents, places = extents.sum(1), extents.to(torch.uint8).argsort(dim=1, descending=True, stable=True)

@@ -30,11 +30,11 @@ _known: dict[Hashable, Launched] = {}  # the same by all constants of a launch, 
 
 
 def why_by_triton(version: str) -> str | None:
-    """Reason to launch by Triton's own, slower way; None where `start` fits this version."""
+    """Reason to launch by Triton's slower way; None where `start` fits this version."""
     if tuple(map(int, re.findall(r"\d+", version)[:2])) > NEWEST_TRIED:
         return f"{version} is newer than {'.'.join(map(str, NEWEST_TRIED))}, the newest that was tried"
-    of_compiled = triton.compiler.CompiledKernel.__init__.__code__.co_names
-    lacking = [name for name in OF_COMPILED if name not in of_compiled]
+    names = triton.compiler.CompiledKernel.__init__.__code__.co_names
+    lacking = [name for name in OF_COMPILED if name not in names]
     for name in INSIDES:
         try:
             attrgetter(name)(triton)
@@ -73,16 +73,16 @@ def launch(
         if grid[0]:
             kernel[grid](*arguments, KIND=kind)
         return
-    own = kernel.fn, kind, key, warps  # hash(kernel) would hash its source
-    found = _known.get(own)
-    if found is None:
+    full_key = kernel.fn, kind, key, warps  # hash(kernel) would hash its source
+    launcher = _known.get(full_key)
+    if launcher is None:
         narrow = narrowed(kernel, kind)
-        apart = kernel.fn, narrow, key, warps
-        if apart not in _compiled:
-            _compiled[apart] = compiled(kernel, grid, arguments, narrow, warps, registers)
-        found = _known[own] = _compiled[apart]
+        narrow_key = kernel.fn, narrow, key, warps
+        if narrow_key not in _compiled:
+            _compiled[narrow_key] = compiled(kernel, grid, arguments, narrow, warps, registers)
+        launcher = _known[full_key] = _compiled[narrow_key]
     if grid[0]:
-        found(grid, *arguments, kind)
+        launcher(grid, *arguments, kind)
 
 
 def narrowed(kernel: Any, kind: Any) -> Any:
@@ -95,13 +95,13 @@ def narrowed(kernel: Any, kind: Any) -> Any:
 @cache
 def constants_of(function: Callable[..., Any]) -> frozenset[str]:
     """Names of the KIND fields that a kernel's function reads, functions that it calls included."""
-    found = set[str]()
+    names = set[str]()
     for node in ast.walk(ast.parse(inspect.getsource(function))):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "KIND":
-            found.add(node.attr)
-        elif isinstance(node, ast.Name) and isinstance(called := function.__globals__.get(node.id), JITFunction):
-            found |= constants_of(called.fn)
-    return frozenset(found)
+            names.add(node.attr)
+        elif isinstance(node, ast.Name) and isinstance(callee := function.__globals__.get(node.id), JITFunction):
+            names |= constants_of(callee.fn)
+    return frozenset(names)
 
 
 @cache
@@ -123,15 +123,15 @@ def compiled(
     return partial(start, kernel.warmup(*arguments, grid=grid, **options))
 
 
-def start(found: Any, grid: tuple[int, int, int], *arguments: Any) -> None:
+def start(kernel: Any, grid: tuple[int, int, int], *arguments: Any) -> None:
     """Launches a compiled kernel as Triton does, without the work that only profilers need."""
     hooks = triton.knobs.runtime
     if hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls:
-        found[grid](*arguments)
+        kernel[grid](*arguments)
         return
-    active, run = driver.active, found.run  # `run` loads the kernel, and comes ahead of its function
+    active, run = driver.active, kernel.run  # `run` loads the kernel, and comes ahead of its function
     stream = active.get_current_stream(active.get_current_device())
-    run(*grid, stream, found.function, found.packed_metadata, None, None, None, *arguments)
+    run(*grid, stream, kernel.function, kernel.packed_metadata, None, None, None, *arguments)
 
 
 def start_by_triton(kernel: Any, options: dict[str, Any], grid: tuple[int, int, int], *arguments: Any) -> None:

@@ -66,15 +66,15 @@ def reduced(losses: Tensor, reduction: int) -> Tensor:
 
 
 def gradient_of(
-    kernel: Any, kind: Any, matrix: ScoreMatrix, grad_loss: Tensor, reduction: int, *others: Any, part: float = 1.0
+    kernel: Any, kind: Any, matrix: ScoreMatrix, grad_loss: Tensor, reduction: int, *operands: Any, part: float = 1.0
 ) -> Tensor:
     """The scores' gradient, in their dtype, by a kernel that takes the loss's, scores, ids, the gradient, sizes, the
-    stride of the loss's gradient, which share of it a row has, `part` of a positive's, and then the others.
+    stride of the loss's gradient, which share of it a row has, `part` of a positive's, and then the operands.
     """
     out = torch.empty(matrix.scores.shape, dtype=matrix.scores.dtype, device=matrix.scores.device)
     mode = REDUCTIONS[reduction]
     stride, share = grad_loss.stride(0) if mode == "none" else 0, part / len(out) if mode == "mean" else part
-    arguments = grad_loss, matrix.scores, *matrix.ids, out, *matrix.sizes, stride, share, *others
+    arguments = grad_loss, matrix.scores, *matrix.ids, out, *matrix.sizes, stride, share, *operands
     launch(kernel, (matrix.tiles, 1, 1), arguments, kind, (matrix.key, grad_loss.dtype), warps=8)
     return out
 
@@ -93,11 +93,11 @@ def positive_pairs(image_ids, caption_ids, rows, columns, in_rows, in_columns, o
     """(ROWS, COLUMNS): pairs on the diagonal, and pairs with equal ids of images or of captions."""
     positive = columns[None, :] == rows[:, None] + offset
     if KIND.IMAGE_IDS:
-        of_rows = tl.load(image_ids + rows + offset, mask=in_rows, other=0)
-        positive |= of_rows[:, None] == tl.load(image_ids + columns, mask=in_columns, other=0)[None, :]
+        row_ids = tl.load(image_ids + rows + offset, mask=in_rows, other=0)
+        positive |= row_ids[:, None] == tl.load(image_ids + columns, mask=in_columns, other=0)[None, :]
     if KIND.CAPTION_IDS:
-        of_rows = tl.load(caption_ids + rows + offset, mask=in_rows, other=0)
-        positive |= of_rows[:, None] == tl.load(caption_ids + columns, mask=in_columns, other=0)[None, :]
+        row_ids = tl.load(caption_ids + rows + offset, mask=in_rows, other=0)
+        positive |= row_ids[:, None] == tl.load(caption_ids + columns, mask=in_columns, other=0)[None, :]
     return positive
 
 
