@@ -108,8 +108,8 @@ def pool(values: Tensor, mask: Tensor, pooling: str, lambda_lse: float, top: int
         if lambda_lse < _LEAST_LAMBDA:
             return pool(values, mask, "avg", 1.0) + mask.sum(-1).to(values.dtype).log() / lambda_lse
         largest = values.detach().masked_fill(~mask, -torch.inf).amax(-1, keepdim=True)
-        shifted = (lambda_lse * (values - largest)).masked_fill(~mask, -torch.inf)
-        return largest.squeeze(-1) + torch.logsumexp(shifted, -1) / lambda_lse
+        logits = (lambda_lse * (values - largest)).masked_fill(~mask, -torch.inf)
+        return largest.squeeze(-1) + torch.logsumexp(logits, -1) / lambda_lse
     if pooling == "softmax":
         largest = values.detach().masked_fill(~mask, -torch.inf).amax(-1, keepdim=True)
         differences = values - largest

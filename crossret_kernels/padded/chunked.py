@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 class Block:
     """Some images and captions, padded, with their similarities (…, R, W); "…" is (images, captions), or (pairs,).
 
-    ``region_owner`` and ``word_owner`` name the items' own dimension in einsum notation: "i" and "c", or both "p".
+    ``region_owner`` and ``word_owner`` name the items' dimension in einsum notation: "i" and "c", or both "p".
     """
 
     similarities: Tensor
@@ -131,7 +131,7 @@ def chunked_scores(
     caption_chunks = split(words, _chunk_rows(words, regions))
 
     def cross(v: Tensor, v_mask: Tensor, e: Tensor, e_mask: Tensor) -> Tensor:
-        v, e = _prepared(v, transform), _prepared(e, transform)
+        v, e = _prepare(v, transform), _prepare(e, transform)
         s = (v.flatten(0, 1) @ e.flatten(0, 1).T).view(*v.shape[:2], *e.shape[:2]).transpose(1, 2)
         return scorer(Block(s, v, e, v_mask, e_mask, "i", "c"))
 
@@ -151,11 +151,11 @@ def chunked_pairs(
     """
     regions, words = widened(regions), widened(words)
 
-    def paired(v: Tensor, v_mask: Tensor, e: Tensor, e_mask: Tensor) -> tuple[Tensor, ...]:
-        v, e = _prepared(v, transform), _prepared(e, transform)
+    def score_pairs(v: Tensor, v_mask: Tensor, e: Tensor, e_mask: Tensor) -> tuple[Tensor, ...]:
+        v, e = _prepare(v, transform), _prepare(e, transform)
         return scorer(Block(v @ e.mT, v, e, v_mask, e_mask, "p", "p"))
 
-    return of_pairs(regions, words, pairs, max(1, WORKSPACE_BYTES // pair_bytes(regions, words)), paired)
+    return of_pairs(regions, words, pairs, max(1, WORKSPACE_BYTES // pair_bytes(regions, words)), score_pairs)
 
 
 def of_chunks(
@@ -170,13 +170,13 @@ def of_chunks(
     What a call makes is made again in the backward pass; random numbers too where `score` `draws` some.
     """
 
-    def scored(image: Ragged, caption: Ragged) -> Tensor:
-        def padded(v: Tensor, e: Tensor) -> Tensor:
+    def score_chunk(image: Ragged, caption: Ragged) -> Tensor:
+        def score_padded(v: Tensor, e: Tensor) -> Tensor:
             return score(*pad_items(image.with_values(v)), *pad_items(caption.with_values(e)))
 
-        return recomputed(padded, image.values, caption.values, draws=draws)
+        return recomputed(score_padded, image.values, caption.values, draws=draws)
 
-    return torch.cat([torch.cat([scored(v, e) for e in captions], 1) for v in images])
+    return torch.cat([torch.cat([score_chunk(v, e) for e in captions], 1) for v in images])
 
 
 def of_pairs(
@@ -196,7 +196,7 @@ def of_pairs(
     """
     widths = regions.width, words.width
 
-    def scored(v: Tensor, e: Tensor, chunk: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+    def score_chunk(v: Tensor, e: Tensor, chunk: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
         sides: list[Tensor] = []
         for side, items, width in zip(
             (regions.with_values(v), words.with_values(e)), chunk.unbind(1), widths, strict=True
@@ -212,7 +212,7 @@ def of_pairs(
         return score(*sides, *parameters)
 
     values = regions.values, words.values
-    parts = [recomputed(scored, *values, chunk, *parameters, draws=draws) for chunk in pairs.split(size)]
+    parts = [recomputed(score_chunk, *values, chunk, *parameters, draws=draws) for chunk in pairs.split(size)]
     return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
 
@@ -234,14 +234,14 @@ def widened(side: Ragged) -> Ragged:
     return side.with_values(side.values.to(_computed_in(side.values)))
 
 
-def _prepared(features: Tensor, transform: Callable[[Tensor], Tensor] | None) -> Tensor:
+def _prepare(features: Tensor, transform: Callable[[Tensor], Tensor] | None) -> Tensor:
     features = features.to(_computed_in(features))
     return transform(features) if transform else features
 
 
 def _no_scores(regions: Ragged, words: Ragged, transform: Callable[[Tensor], Tensor] | None) -> Tensor:
     """The scores of no pairs, which reach regions and words in the backward pass as any others do."""
-    v, e = (_prepared(pad_items(side)[0][:, 0], transform) for side in (regions, words))
+    v, e = (_prepare(pad_items(side)[0][:, 0], transform) for side in (regions, words))
     return v @ e.T
 
 

@@ -23,21 +23,21 @@ def split_items(side: Ragged, counts: Sequence[int], widths: Sequence[int]) -> l
     Offsets of a device are waited for once. Gradients of all parts go to the values at once.
     """
     if side.offsets is None:
-        of_all: list[list[Tensor] | list[None]] = [
+        parts: list[list[Tensor] | list[None]] = [
             [None] * len(counts) if x is None else list(x.split(counts))
             for x in (side.values, side.padded_lengths, side.mask)
         ]
         return [
             Ragged.trusted(rows[:, :width], None, lengths, None if mask is None else mask[:, :width])
-            for rows, lengths, mask, width in zip(*of_all, widths, strict=True)
+            for rows, lengths, mask, width in zip(*parts, widths, strict=True)
         ]
     borders = [0, *accumulate(counts)]
     offsets = side.offsets.cpu()
-    own = [offsets[first : last + 1] - offsets[first] for first, last in pairwise(borders)]
+    bounds = [offsets[first : last + 1] - offsets[first] for first, last in pairwise(borders)]
     if side.items is not None:
         items = [side.items[first:last] for first, last in pairwise(borders)]
-        return [Ragged.trusted(side.values, x, items=listed) for x, listed in zip(own, items, strict=True)]
-    return [Ragged.trusted(x, y) for x, y in zip(side.values.split([int(x[-1]) for x in own]), own, strict=True)]
+        return [Ragged.trusted(side.values, x, items=tensors) for x, tensors in zip(bounds, items, strict=True)]
+    return [Ragged.trusted(x, y) for x, y in zip(side.values.split([int(x[-1]) for x in bounds]), bounds, strict=True)]
 
 
 def pack_items(side: Ragged) -> Tensor:
@@ -54,7 +54,7 @@ def gather_items(side: Ragged, items: Tensor, width: int) -> tuple[Tensor, Tenso
     if side.items is not None:
         return _pad_list([side.items[item] for item in items.tolist()], width, side.values)
     if side.offsets is None:
-        return _zeroed(side, _rows(side).index_select(0, items), items)
+        return _zero_padding(side, _rows(side).index_select(0, items), items)
     offsets, values = side.offsets.to(items.device, non_blocking=True), side.values
     starts, ends = (offsets[k : k + len(side)].index_select(0, items)[:, None] for k in (0, 1))
     places = torch.arange(width, device=items.device)
@@ -75,7 +75,7 @@ def pad_items(side: Ragged) -> tuple[Tensor, Tensor]:
         return _pad_list(side.items, side.width, side.values)
     if side.offsets is not None:
         return pad(side.values, side.lengths.tolist())
-    return _zeroed(side, _rows(side), None)
+    return _zero_padding(side, _rows(side), None)
 
 
 def pad_pairs(
@@ -97,7 +97,7 @@ def _rows(side: Ragged) -> Tensor:
     return side.values if side.values.size(1) else F.pad(side.values, (0, 0, 0, 1))
 
 
-def _zeroed(side: Ragged, rows: Tensor, items: Tensor | None) -> tuple[Tensor, Tensor]:
+def _zero_padding(side: Ragged, rows: Tensor, items: Tensor | None) -> tuple[Tensor, Tensor]:
     """Rows (P, L, D) of padded items, all in order or some, with their mask."""
     mask = _valid(side, rows.size(1), items)
     if mask is None:
@@ -121,16 +121,16 @@ def _valid(side: Ragged, width: int, items: Tensor | None = None) -> Tensor | No
     return F.pad(valid, (0, width - valid.size(1)))
 
 
-def pad(packed: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
+def pad(rows: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Packed rows (sum of lengths, D) as (n, longest, D) with zeros behind, and the mask (n, longest) of valid rows.
 
     longest is at least 1, and so is the mask's of every item.
     """
     longest = max(1, *lengths) if lengths else 1
-    sizes = torch.tensor(lengths, dtype=torch.int64).to(packed.device, non_blocking=True)
-    places = torch.arange(longest, device=packed.device)
+    sizes = torch.tensor(lengths, dtype=torch.int64).to(rows.device, non_blocking=True)
+    places = torch.arange(longest, device=rows.device)
     mask = places < sizes[:, None]
-    padded = packed.new_zeros(len(lengths), longest, packed.size(-1)).masked_scatter(mask[:, :, None], packed)
+    padded = rows.new_zeros(len(lengths), longest, rows.size(-1)).masked_scatter(mask[:, :, None], rows)
     return padded, places < sizes.clamp(min=1)[:, None]
 
 

@@ -80,7 +80,7 @@ class SharedScores(ABC):
 
     @abstractmethod
     def share(
-        self, of_captions: bool, rows: Tensor, mask: Tensor, beside: Sequence[Tensor], parameters: Sequence[Tensor]
+        self, is_caption: bool, rows: Tensor, mask: Tensor, beside: Sequence[Tensor], parameters: Sequence[Tensor]
     ) -> ItemTensors:
         """Tensors of items alone, from padded rows (n, L, D) with zeros behind their ends and the mask (n, L)."""
 
@@ -107,9 +107,9 @@ class SharedScores(ABC):
         these are few, as under a hardest-negative loss.
         """
         if self.pairs is None and not self.fused:
-            wanted = gradients[0].nonzero()
-            if FEW * len(wanted) <= gradients[0].numel():
-                return self.of_few(wanted, tensors, needed, gradients[0][wanted.unbind(1)])
+            pairs = gradients[0].nonzero()
+            if FEW * len(pairs) <= gradients[0].numel():
+                return self.of_few(pairs, tensors, needed, gradients[0][pairs.unbind(1)])
         return gradients_of(self, tensors, needed, gradients)
 
     def of_few(
@@ -162,19 +162,19 @@ class _Recomputed(torch.autograd.Function):
             if not torch.is_grad_enabled():
                 return None, *call.gradients(tensors, needed, gradients)
             # Second derivatives go through the whole call.
-            wanted = [x for x, own in zip(tensors, needed, strict=True) if own]
+            inputs = [x for x, requires in zip(tensors, needed, strict=True) if requires]
             first = 2 + call.n_beside
             outputs = call.at_once(tensors[2:first], tensors[first:])
-            made = iter(torch.autograd.grad(outputs, wanted, gradients, create_graph=True, materialize_grads=True))
-            return None, *(next(made) if own else None for own in needed)
+            grads = iter(torch.autograd.grad(outputs, inputs, gradients, create_graph=True, materialize_grads=True))
+            return None, *(next(grads) if requires else None for requires in needed)
 
 
 def _scores(call: SharedScores, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     first = 2 + call.n_beside
     results = call.results(tensors[-1])
     with torch.no_grad():
-        for made, where in _blocks(call, False, tensors[:first], tensors[first:], [None] * first):
-            for result, values in zip(results, made, strict=False):  # weights are of listed pairs alone
+        for outputs, where in _blocks(call, False, tensors[:first], tensors[first:], [None] * first):
+            for result, values in zip(results, outputs, strict=False):  # weights are of listed pairs alone
                 result[_places(where, values)] = values.to(result.dtype)
     return tuple(results)
 
@@ -183,15 +183,15 @@ def gradients_of(
     call: SharedScores, tensors: Sequence[Tensor], needed: Sequence[bool], gradients: Sequence[Tensor]
 ) -> list[Tensor | None]:
     first, dtype = 2 + call.n_beside, tensors[-1].dtype
-    leaves = [x.detach().requires_grad_(own) for x, own in zip(tensors, needed, strict=True)]
+    leaves = [x.detach().requires_grad_(requires) for x, requires in zip(tensors, needed, strict=True)]
     totals = [torch.zeros_like(x, dtype=dtype) if x.requires_grad else None for x in leaves[:first]]
     with torch.enable_grad():
-        for made, where in _blocks(call, True, tensors[:first], leaves[first:], totals):
-            outputs = made[: len(gradients)]
+        for results, where in _blocks(call, True, tensors[:first], leaves[first:], totals):
+            outputs = results[: len(gradients)]
             parts = [x[_places(where, y)].to(y.dtype) for x, y in zip(gradients, outputs, strict=True)]
             torch.autograd.backward(outputs, parts)
-    of_items = [None if x is None else x.to(y.dtype) for x, y in zip(totals, tensors[:first], strict=True)]
-    return of_items + [torch.zeros_like(x) if x.requires_grad and x.grad is None else x.grad for x in leaves[first:]]
+    item_grads = [None if x is None else x.to(y.dtype) for x, y in zip(totals, tensors[:first], strict=True)]
+    return item_grads + [torch.zeros_like(x) if x.requires_grad and x.grad is None else x.grad for x in leaves[first:]]
 
 
 def _places(where: tuple[Tensor, Tensor] | Tensor, values: Tensor) -> Any:
@@ -231,37 +231,37 @@ class _RunItems:
     """Rows of a run, leaves of a graph, and the tensors made of them."""
 
     def __init__(
-        self, call: SharedScores, of_captions: bool, run: ItemRun, tensors: Sequence[Tensor],
+        self, call: SharedScores, is_caption: bool, run: ItemRun, tensors: Sequence[Tensor],
         parameters: Sequence[Tensor], totals: Sequence[Tensor | None],
     ) -> None:  # fmt: skip
-        self.side, self.run, self.totals = call.captions if of_captions else call.images, run, totals[of_captions::2]
+        self.side, self.run, self.totals = call.captions if is_caption else call.images, run, totals[is_caption::2]
         longest = max(run.lengths)
         rows, mask = gather_items(self.side, run.indices, longest if self.side.offsets is not None else self.side.width)
         self.mask = mask[:, :longest]
-        beside = [x.index_select(0, run.indices) for x in tensors[2 + of_captions :: 2]]
+        beside = [x.index_select(0, run.indices) for x in tensors[2 + is_caption :: 2]]
         self.leaves = [
             x.detach().to(parameters[-1].dtype).requires_grad_(total is not None)
             for x, total in zip((rows[:, :longest], *beside), self.totals, strict=True)
         ]
-        self.made = call.share(of_captions, self.leaves[0], self.mask, self.leaves[1:], parameters)
+        self.tensors = call.share(is_caption, self.leaves[0], self.mask, self.leaves[1:], parameters)
         self.parts: dict[RunPart, tuple[ItemTensors, ItemTensors]] = {}
 
     def part(self, part: RunPart) -> ItemTensors:
         """Tensors of some items, as leaves that gather gradients."""
         if part not in self.parts:
-            own = self.made.part(*part)
-            self.parts[part] = own, own._make(x.detach().requires_grad_(x.requires_grad) for x in own)
+            tensors = self.tensors.part(*part)
+            self.parts[part] = tensors, tensors._make(x.detach().requires_grad_(x.requires_grad) for x in tensors)
         return self.parts[part][1]
 
     def add_gradients(self) -> None:
         """Adds the gradients of all parts to the totals and the parameters."""
-        parts = [both for part in self.parts.values() for both in zip(*part, strict=True) if both[0].requires_grad]
+        parts = [pair for part in self.parts.values() for pair in zip(*part, strict=True) if pair[0].requires_grad]
         if parts:
             torch.autograd.backward([x for x, _ in parts], [leaf.grad for _, leaf in parts])
-        of_rows, *of_beside = self.totals
-        if of_rows is not None:
-            self._add_rows(of_rows, cast("Tensor", self.leaves[0].grad))
-        for total, leaf in zip(of_beside, self.leaves[1:], strict=True):
+        row_total, *item_totals = self.totals
+        if row_total is not None:
+            self._add_rows(row_total, cast("Tensor", self.leaves[0].grad))
+        for total, leaf in zip(item_totals, self.leaves[1:], strict=True):
             if total is not None:
                 total.index_add_(0, self.run.indices, cast("Tensor", leaf.grad))
 
@@ -290,11 +290,11 @@ def _all_blocks(images: Ragged, captions: Ragged, limits: Limits) -> Iterator[Im
             width = max(1, limits.pairs // height)
             blocks = []
             for i in range(0, n_images, height):
-                own = image_run.part(i, min(i + height, n_images))
-                rows = image_run.indices[i : own.stop, None]
+                v_part = image_run.part(i, min(i + height, n_images))
+                rows = image_run.indices[i : v_part.stop, None]
                 for j in range(0, n_captions, width):
-                    other = caption_run.part(j, min(j + width, n_captions))
-                    blocks.append(PairBlock(own, other, Rectangle(), (rows, caption_run.indices[j : other.stop])))
+                    e_part = caption_run.part(j, min(j + width, n_captions))
+                    blocks.append(PairBlock(v_part, e_part, Rectangle(), (rows, caption_run.indices[j : e_part.stop])))
             runs_of_captions.append((caption_run, blocks))
         yield image_run, runs_of_captions
 
@@ -310,42 +310,42 @@ def _by_length(side: Ragged, rows: int) -> Iterator[ItemRun]:
 
 def _listed_blocks(images: Ragged, captions: Ragged, pairs: Tensor, limits: Limits) -> Iterator[ImageRun]:
     """Blocks of listed pairs (P, 2), grouped by items, so that few items are loaded twice and no others at all."""
-    caption_runs = list(_grouped(captions, pairs[:, 1], limits.rows[1]))
+    caption_runs = list(_group(captions, pairs[:, 1], limits.rows[1]))
     only = caption_runs[0] if len(caption_runs) == 1 else None  # one run of captions stays for all images
     if only is not None:
         in_run = torch.empty_like(only[1])
         in_run[only[2]] = only[1]
-    for image_run, of_images, places in _grouped(images, pairs[:, 0], limits.rows[0]):
+    for image_run, image_indices, places in _group(images, pairs[:, 0], limits.rows[0]):
         runs_of_captions = []
         if only is not None:
             groups = [(only[0], in_run[places], torch.arange(len(places), device=places.device))]
         else:
-            groups = list(_grouped(captions, pairs[places, 1], limits.rows[1]))
-        for caption_run, of_captions, among in groups:
-            own, order = of_images[among].sort(stable=True)
-            listed = (x.split(limits.pairs) for x in (own, of_captions[order], places[among][order]))
-            blocks = [_listed(image_run, caption_run, *part) for part in zip(*listed, strict=True)]
+            groups = list(_group(captions, pairs[places, 1], limits.rows[1]))
+        for caption_run, caption_indices, among in groups:
+            indices, order = image_indices[among].sort(stable=True)
+            pieces = (x.split(limits.pairs) for x in (indices, caption_indices[order], places[among][order]))
+            blocks = [_listed_block(image_run, caption_run, *part) for part in zip(*pieces, strict=True)]
             runs_of_captions.append((caption_run, blocks))
         yield image_run, runs_of_captions
 
 
-def _listed(image_run: ItemRun, caption_run: ItemRun, own: Tensor, other: Tensor, where: Tensor) -> PairBlock:
+def _listed_block(image_run: ItemRun, caption_run: ItemRun, v: Tensor, e: Tensor, where: Tensor) -> PairBlock:
     """A block of pairs sorted by image: images from the first to the last of them, and all captions of the run."""
-    first, last = own[[0, -1]].tolist()
+    first, last = v[[0, -1]].tolist()
     captions = caption_run.part(0, len(caption_run.lengths))
-    counts = torch.bincount(own - first).tolist()
-    of_captions = torch.bincount(other, minlength=captions.stop).tolist()
-    return PairBlock(image_run.part(first, last + 1), captions, Listing(own - first, other, counts, of_captions), where)
+    counts = torch.bincount(v - first).tolist()
+    e_counts = torch.bincount(e, minlength=captions.stop).tolist()
+    return PairBlock(image_run.part(first, last + 1), captions, Listing(v - first, e, counts, e_counts), where)
 
 
-def _grouped(side: Ragged, indices: Tensor, rows: int) -> Iterator[tuple[ItemRun, Tensor, Tensor]]:
+def _group(side: Ragged, indices: Tensor, rows: int) -> Iterator[tuple[ItemRun, Tensor, Tensor]]:
     """Runs of the items that occur in `indices`: (run, indices into its items (p,), their places (p,))."""
     extents = side.extents
-    used, inverse = indices.unique(return_inverse=True)
-    ordered, order = inverse.sort(stable=True)
+    items, inverse = indices.unique(return_inverse=True)
+    ranks, order = inverse.sort(stable=True)
     start = 0
-    for run in runs(extents[used.to(extents.device)].tolist(), rows):
+    for run in runs(extents[items.to(extents.device)].tolist(), rows):
         stop = start + len(run)
-        first, last = torch.searchsorted(ordered, torch.tensor([start, stop], device=ordered.device)).tolist()
-        yield ItemRun(used[start:stop], run), ordered[first:last] - start, order[first:last]
+        first, last = torch.searchsorted(ranks, torch.tensor([start, stop], device=ranks.device)).tolist()
+        yield ItemRun(items[start:stop], run), ranks[first:last] - start, order[first:last]
         start = stop

@@ -73,7 +73,7 @@ def candidate_topk(
             if progress is not None:
                 progress(start + math.floor(share * size), n)
 
-        best.append(_sorted(_scores(score, queries, corpus, part, start, show), torch.from_numpy(part), k))
+        best.append(_best(_scores(score, queries, corpus, part, start, show), torch.from_numpy(part), k))
         show(1)
     values, indices = zip(*best, strict=True)
     return torch.cat(values), torch.cat(indices)
@@ -93,14 +93,14 @@ def as_candidates(candidates: Array | Sequence[Array | Sequence[int]], name: str
         raise TypeError(f"{name} must be an array, a tensor or a list of rows, not {type(candidates).__name__}")
     rows = []
     for number, row in enumerate(candidates):
-        own = as_candidates(row, f"{name}[{number}]") if isinstance(row, Tensor) else np.asarray(row)
-        if own.ndim != 1 or (len(own) and not np.issubdtype(own.dtype, np.integer)):
-            raise TypeError(f"{name}[{number}] must be integers (K,), got {own.dtype} {own.shape}")
-        rows.append(own)
-    padded = np.full((len(rows), max((len(row) for row in rows), default=0)), NONE, np.int64)
-    for places, row in zip(padded, rows, strict=True):
+        array = as_candidates(row, f"{name}[{number}]") if isinstance(row, Tensor) else np.asarray(row)
+        if array.ndim != 1 or (len(array) and not np.issubdtype(array.dtype, np.integer)):
+            raise TypeError(f"{name}[{number}] must be integers (K,), got {array.dtype} {array.shape}")
+        rows.append(array)
+    table = np.full((len(rows), max((len(row) for row in rows), default=0)), NONE, np.int64)
+    for places, row in zip(table, rows, strict=True):
         places[: len(row)] = row
-    return padded
+    return table
 
 
 def check_candidates(candidates: NDArray[np.integer], n_queries: int, n_items: int, name: str) -> None:
@@ -130,9 +130,9 @@ def check_candidates(candidates: NDArray[np.integer], n_queries: int, n_items: i
 
 def _without_repeats(candidates: NDArray[np.int64]) -> NDArray[np.int64]:
     """Candidates with each row in ascending order; repeats become NONE."""
-    found = np.sort(candidates, axis=1)
-    found[:, 1:][found[:, 1:] == found[:, :-1]] = NONE
-    return found
+    rows = np.sort(candidates, axis=1)
+    rows[:, 1:][rows[:, 1:] == rows[:, :-1]] = NONE
+    return rows
 
 
 def pair_runs(
@@ -150,19 +150,19 @@ def pair_runs(
     begins = np.append(begins, len(places))
     done = 0
     for run, block in corpus.chosen(items):
-        of_block = places[begins[run.start] : begins[run.stop]]
+        block_places = places[begins[run.start] : begins[run.stop]]
         columns = np.repeat(np.arange(run.stop - run.start), np.diff(begins[run.start : run.stop + 1]))
         # Sorted by query: those of a block of queries are together.
-        order = of_block.argsort()
-        of_block, columns = of_block[order], columns[order]
-        asked, rows = np.unique(of_block // candidates.shape[1], return_inverse=True)
-        for queries_run, query_block in queries.chosen(asked + first):
+        order = block_places.argsort()
+        block_places, columns = block_places[order], columns[order]
+        query_numbers, rows = np.unique(block_places // candidates.shape[1], return_inverse=True)
+        for queries_run, query_block in queries.chosen(query_numbers + first):
             begin, end = np.searchsorted(rows, (queries_run.start, queries_run.stop))
-            for at in range(begin, end, _PAIRS):
-                some = slice(at, min(at + _PAIRS, end))
-                pairs = np.stack([rows[some] - queries_run.start, columns[some]], 1)
+            for start in range(begin, end, _PAIRS):
+                part = slice(start, min(start + _PAIRS, end))
+                pairs = np.stack([rows[part] - queries_run.start, columns[part]], 1)
                 done += len(pairs)
-                yield of_block[some], query_block, block, torch.from_numpy(pairs), done / len(places)
+                yield block_places[part], query_block, block, torch.from_numpy(pairs), done / len(places)
 
 
 def _scores(
@@ -177,14 +177,14 @@ def _scores(
     scores = torch.full(candidates.shape, -torch.inf)
     with torch.no_grad():
         for places, query_block, block, pairs, done in pair_runs(queries, corpus, candidates, first):
-            found = score(query_block, block, pairs).cpu()
-            scores = scores.to(torch.promote_types(found.dtype, torch.float32))
-            scores.view(-1)[torch.from_numpy(places)] = found.to(scores.dtype)
+            values = score(query_block, block, pairs).cpu()
+            scores = scores.to(torch.promote_types(values.dtype, torch.float32))
+            scores.view(-1)[torch.from_numpy(places)] = values.to(scores.dtype)
             show(done)
     return scores
 
 
-def _sorted(scores: Tensor, candidates: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def _best(scores: Tensor, candidates: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The first k of each row, best first; candidates ascend but for those that are none, which come last."""
     last = torch.iinfo(torch.int64).max
     values, indices = merge_topk([(scores, candidates.masked_fill(candidates == NONE, last))], k)

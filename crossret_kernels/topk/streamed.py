@@ -51,10 +51,10 @@ def feature_topk(
     """
     choose("query", query, QUERIES)
     device = device_of(regions, words)
-    given = (regions, region_lengths, region_mask), (words, word_lengths, word_mask)
+    inputs = (regions, region_lengths, region_mask), (words, word_lengths, word_mask)
     sides = [
-        FeatureBlocks.of(*own, names=name, device=device, dtype=dtype, empty=empty, factors=kept)
-        for own, name, kept in zip(given, names, factors, strict=True)
+        FeatureBlocks.of(*side, names=name, device=device, dtype=dtype, empty=empty, factors=factor)
+        for side, name, factor in zip(inputs, names, factors, strict=True)
     ]
     corpus, queries = sides if query == "caption" else sides[::-1]
     return streamed_topk(block_scores(scores, query), queries, corpus, k=k, progress=progress)
@@ -63,12 +63,12 @@ def feature_topk(
 def block_scores(scores: Callable[..., Tensor], query: str) -> Callable[[FeatureBlock, FeatureBlock], Tensor]:
     """Scores (q, c) of a block of queries with a block of the corpus, of any scorer of images and captions."""
 
-    def of_images(v: FeatureBlock, e: FeatureBlock) -> Tensor:
-        given = {} if v[2] is None and e[2] is None else {"region_mask": v[2], "word_mask": e[2]}
-        given.update(zip(["factors"], (*v[3:], *e[3:]), strict=False))
-        return scores(v[0], e[0], v[1], e[1], **given)
+    def score_images(v: FeatureBlock, e: FeatureBlock) -> Tensor:
+        options = {} if v[2] is None and e[2] is None else {"region_mask": v[2], "word_mask": e[2]}
+        options.update(zip(["factors"], (*v[3:], *e[3:]), strict=False))
+        return scores(v[0], e[0], v[1], e[1], **options)
 
-    return of_images if query == "image" else lambda e, v: of_images(v, e).T
+    return score_images if query == "image" else lambda e, v: score_images(v, e).T
 
 
 def streamed_topk(
@@ -151,24 +151,24 @@ def topk_of_runs(
     k = min(int(k), last - first)
     best: list[tuple[Tensor, Tensor]] = []
     pending: list[list[Tensor]] = [[] for _ in query_runs]
-    merged = first
+    border = first
     with torch.no_grad():
         for run in corpus_runs:
             items = corpus[run]
             # Scores of several runs are merged at once where queries are few: it costs less, the more so if k is large.
-            enough = run.stop == last or (run.stop - merged) * len(queries) >= BLOCK_SCORES
+            merges = run.stop == last or (run.stop - border) * len(queries) >= BLOCK_SCORES
             for number, rows in enumerate(query_runs):
                 pending[number].append(score(queries[rows], items))
-                if enough:
+                if merges:
                     scores = torch.cat(pending[number], 1)  # contiguous, too, where they were transposed
                     pending[number].clear()
-                    if merged == first:
-                        none = scores.new_empty(scores.size(0), 0)
-                        best.append((none, none.to(torch.int64)))
-                    best[number] = _merge(*best[number], scores, merged, k)
+                    if border == first:
+                        empty = scores.new_empty(scores.size(0), 0)
+                        best.append((empty, empty.to(torch.int64)))
+                    best[number] = _merge(*best[number], scores, border, k)
                     del scores  # before the next block of them exists
             del items
-            merged = run.stop if enough else merged
+            border = run.stop if merges else border
             if progress is not None:
                 progress(run.stop, len(corpus))
     values, indices = zip(*best, strict=True)
@@ -203,11 +203,11 @@ def _merge(values: Tensor, indices: Tensor, scores: Tensor, start: int, k: int) 
     else:
         old_values, old_indices = values, indices
     columns = _best_columns(scores, min(k, scores.size(1)))
-    merged, order = torch.cat([old_values, scores.gather(1, columns)], 1).sort(dim=1, descending=True, stable=True)
-    merged_indices = torch.cat([old_indices, columns + start], 1).gather(1, order[:, :k])
+    best, order = torch.cat([old_values, scores.gather(1, columns)], 1).sort(dim=1, descending=True, stable=True)
+    best_indices = torch.cat([old_indices, columns + start], 1).gather(1, order[:, :k])
     if not full:
-        return merged[:, :k].contiguous(), merged_indices
-    return values.index_copy_(0, rows, merged[:, :k]), indices.index_copy_(0, rows, merged_indices)
+        return best[:, :k].contiguous(), best_indices
+    return values.index_copy_(0, rows, best[:, :k]), indices.index_copy_(0, rows, best_indices)
 
 
 def _best_columns(scores: Tensor, k: int) -> Tensor:
@@ -218,6 +218,6 @@ def _best_columns(scores: Tensor, k: int) -> Tensor:
     kth = scores.topk(k, 1).values[:, -1:]
     above = ~(scores <= kth) & ~kth.isnan()
     tied = (scores == kth) | (scores.isnan() & kth.isnan())
-    wanted = k - above.sum(1, keepdim=True)
-    chosen = above | (tied & (tied.cumsum(1, dtype=torch.int32) <= wanted))
-    return chosen.nonzero()[:, 1].view(-1, k)
+    missing = k - above.sum(1, keepdim=True)
+    mask = above | (tied & (tied.cumsum(1, dtype=torch.int32) <= missing))
+    return mask.nonzero()[:, 1].view(-1, k)
