@@ -60,23 +60,23 @@ def describe() -> str:
         lines.append(f"native CPU kernels: {torch.ops.crossret.cpu_isas()}; {_selected_isa()} (CROSSRET_CPU_ISA)")
     else:
         lines.append(f"native CPU kernels: none, {NATIVE_MISSING}")
-    of_cuda = f"compute capability {CUDA_ARCHITECTURES}" if CUDA_MISSING is None else f"none, {CUDA_MISSING}"
-    lines.append(f"native CUDA kernels: {of_cuda}")
+    cuda_kernels = f"compute capability {CUDA_ARCHITECTURES}" if CUDA_MISSING is None else f"none, {CUDA_MISSING}"
+    lines.append(f"native CUDA kernels: {cuda_kernels}")
     lines.append(_triton())
     devices = [torch.device("cpu"), *(torch.device("cuda", index) for index in range(torch.cuda.device_count()))]
     for device in devices:
         for dtype in _DTYPES:
             reasons = {backend: unsupported_reason(backend, device, dtype) for backend in BACKENDS}
-            others = "".join(f"\n    not {name}: {reason}" for name, reason in reasons.items() if reason is not None)
-            lines.append(f"{device} {dtype}: {_selected_backend(device, dtype)}{others}")
-        lines += _by_operation(device)
+            refusals = "".join(f"\n    not {name}: {reason}" for name, reason in reasons.items() if reason is not None)
+            lines.append(f"{device} {dtype}: {_selected_backend(device, dtype)}{refusals}")
+        lines += _operation_lines(device)
     lines += [
         "which kernels of stacked cross attention are taken on a GPU, by what was measured on one:",
         *(f"  {line}" for line in fastest.lines()),
     ]
-    wanted = os.environ.get(ENVIRONMENT_VARIABLE)
-    preferred = f"{wanted}, for what it can serve" if wanted else "not set"
-    lines.append(f"{ENVIRONMENT_VARIABLE}: {preferred}")
+    variable = os.environ.get(ENVIRONMENT_VARIABLE)
+    preference = f"{variable}, for what it can serve" if variable else "not set"
+    lines.append(f"{ENVIRONMENT_VARIABLE}: {preference}")
     return "\n".join(lines)
 
 
@@ -91,25 +91,25 @@ def _triton() -> str:
 
 def _selected_isa() -> str:
     try:
-        chosen = {dtype: torch.ops.crossret.selected_cpu_isa(dtype) for dtype in ("float32", "bfloat16", "float16")}
+        isas = {dtype: torch.ops.crossret.selected_cpu_isa(dtype) for dtype in ("float32", "bfloat16", "float16")}
     except RuntimeError as error:
         return f"no call is served: {error}"
-    if len(set(chosen.values())) == 1:
-        return f"running {chosen['float32']}"
-    return "running " + ", ".join(f"{isa} ({dtype})" for dtype, isa in chosen.items())
+    if len(set(isas.values())) == 1:
+        return f"running {isas['float32']}"
+    return "running " + ", ".join(f"{isa} ({dtype})" for dtype, isa in isas.items())
 
 
-def _by_operation(device: torch.device) -> list[str]:
+def _operation_lines(device: torch.device) -> list[str]:
     """A table of what runs where no `backend=` is given: of every operation, by dtype."""
     rows = [[str(device), *(str(dtype).removeprefix("torch.") for dtype in _DTYPES)]]
     for names, has in OPERATIONS.items():
-        chosen = [_chosen(device, dtype, has) for dtype in _DTYPES]
-        rows += [[f"  {name}", *chosen] for name in names]
+        backend_names = [_backend_of(device, dtype, has) for dtype in _DTYPES]
+        rows += [[f"  {name}", *backend_names] for name in names]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _chosen(device: torch.device, dtype: torch.dtype, has: Collection[str]) -> str:
+def _backend_of(device: torch.device, dtype: torch.dtype, has: Collection[str]) -> str:
     """The backend that serves large calls without gradients."""
     first: tuple[str, ...] = ()
     if device.type == "cuda" and "cuda" in has:
@@ -127,15 +127,15 @@ def _selected_backend(device: torch.device, dtype: torch.dtype) -> str:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            chosen = select_backend(None, device, dtype)
+            backend_name = select_backend(None, device, dtype)
     except ValueError as error:
         return f"no call is served: {error}"
-    preferred = named_backend(None)
-    if preferred is None:
-        return chosen
-    if preferred == chosen:
-        return f"{chosen}, which {ENVIRONMENT_VARIABLE} prefers"
-    return f"{chosen}, as {preferred}, which {ENVIRONMENT_VARIABLE} prefers, cannot serve it"
+    preference = named_backend(None)
+    if preference is None:
+        return backend_name
+    if preference == backend_name:
+        return f"{backend_name}, which {ENVIRONMENT_VARIABLE} prefers"
+    return f"{backend_name}, as {preference}, which {ENVIRONMENT_VARIABLE} prefers, cannot serve it"
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ from crossret_kernels.inputs.documents import (
     QUERIES,
     call_of,
     checked_sides,
+    diagonal_pairs,
     listed_pairs,
-    own_pairs,
     several,
     weights_of,
 )
@@ -199,7 +199,7 @@ def maxsim_pairs(
     """
     lengths, masks = (query_lengths, document_lengths), (query_mask, document_mask)
     sides = checked_sides(queries, documents, lengths, masks, empty_score)
-    call = own_pairs(*sides, empty_score) if pairs is None else listed_pairs(sides, pairs, empty_score)
+    call = diagonal_pairs(*sides, empty_score) if pairs is None else listed_pairs(sides, pairs, empty_score)
     options = _options(direction, pooling, normalize, fields)
     weights = weights_of(queries, query_weights, WEIGHTS[0]), weights_of(documents, document_weights, WEIGHTS[1])
     return call.as_scores(weighted_scores(call, options, backend, *weights, names=WEIGHTS))
@@ -236,7 +236,7 @@ def explain(
     """
     lengths, masks = (query_lengths, document_lengths), (query_mask, document_mask)
     options = _options(direction, pooling, normalize, fields)
-    call = call_of(queries, documents, lengths, masks, None, pairs, own=True)
+    call = call_of(queries, documents, lengths, masks, None, pairs, diagonal=True)
     with torch.no_grad(), torch.autocast(call.values.device.type, enabled=False):
         return Contributions(*maxsim_contributions(call, options, backend))
 
@@ -314,8 +314,8 @@ def retrieve(
     if return_alignment:
         choose("context_pooling beside return_alignment", options.context_pooling, ("max",))
 
-    def sides_of(some: Any, others: Any) -> tuple[Ragged, Ragged]:
-        return checked_sides(some[0], others[0], (some[1], others[1]), (some[2], others[2]), empty_score)
+    def sides_of(query: Any, document: Any) -> tuple[Ragged, Ragged]:
+        return checked_sides(query[0], document[0], (query[1], document[1]), (query[2], document[2]), empty_score)
 
     def scores_of(sides: tuple[Ragged, Ragged], pairs: Tensor | None) -> Tensor:
         call = Call(*sides, None, empty_score) if pairs is None else listed_pairs(sides, pairs, empty_score)
@@ -325,26 +325,26 @@ def retrieve(
 
     if candidates is not None or return_alignment:
         device, empty = device_of(queries, documents), empty_score is not None
-        given = (queries, query_lengths, query_mask), (documents, document_lengths, document_mask)
-        own, corpus = (
+        inputs = (queries, query_lengths, query_mask), (documents, document_lengths, document_mask)
+        query_blocks, corpus = (
             FeatureBlocks.of(*side, names=names, device=device, empty=empty)
-            for side, names in zip(given, NAMES, strict=True)
+            for side, names in zip(inputs, NAMES, strict=True)
         )
     if candidates is not None:
 
-        def score_pairs(some: Any, others: Any, pairs: Tensor, /) -> Tensor:
-            return scores_of(sides_of(some, others), pairs.to(device))
+        def score_pairs(query: Any, document: Any, pairs: Tensor, /) -> Tensor:
+            return scores_of(sides_of(query, document), pairs.to(device))
 
-        asked = as_candidates(candidates, "candidates")
-        values, indices = candidate_topk(score_pairs, own, corpus, asked, k=k, progress=progress)
+        candidate_rows = as_candidates(candidates, "candidates")
+        values, indices = candidate_topk(score_pairs, query_blocks, corpus, candidate_rows, k=k, progress=progress)
         values, indices = values.to(device), indices.to(device)
     else:
 
         def score(
-            some: Features, others: Features, lengths: Lengths, of_others: Lengths, *, region_mask: Array | None = None,
-            word_mask: Array | None = None,
+            query: Features, document: Features, lengths: Lengths, corpus_lengths: Lengths, *,
+            region_mask: Array | None = None, word_mask: Array | None = None,
         ) -> Tensor:  # fmt: skip
-            return scores_of(sides_of((some, lengths, region_mask), (others, of_others, word_mask)), None)
+            return scores_of(sides_of((query, lengths, region_mask), (document, corpus_lengths, word_mask)), None)
 
         values, indices = feature_topk(
             score, queries, documents, query_lengths, document_lengths, k=k, query="image", region_mask=query_mask,
@@ -353,10 +353,10 @@ def retrieve(
     values = values if largest else -values
     if not return_alignment:
         return values, indices
-    return Retrieved(values, indices, *maxsim_alignment(own, corpus, indices.cpu().numpy(), options, sides_of))
+    return Retrieved(values, indices, *maxsim_alignment(query_blocks, corpus, indices.cpu().numpy(), options, sides_of))
 
 
 def _options(direction: str, pooling: str, normalize: bool, fields: PoolingFields) -> MaxSimOptions:
     choose("direction", direction, tuple(DIRECTIONS))
-    own = {"direction": DIRECTIONS[direction], "pooling": pooling, "normalize": normalize}
-    return checked(MaxSimOptions, None, {**own, **fields})
+    arguments = {"direction": DIRECTIONS[direction], "pooling": pooling, "normalize": normalize}
+    return checked(MaxSimOptions, None, {**arguments, **fields})

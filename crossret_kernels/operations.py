@@ -64,42 +64,42 @@ def define(
             _register_autocast(name, operation)
         return called_directly(operation) if not autocast else operation
     n_kept = made.count("Tensor") - results
-    n_given = results + n_kept  # of a gradient's arguments, ahead of the operation's own
+    n_ahead = results + n_kept  # of a gradient's arguments, ahead of the operation's own
     fake = _fake_with_empty(fake, n_kept) if saves and fake is not None else fake
     flags = [f"bool {operands[index].name}_need_grad" for index in differentiable if len(differentiable) > 1]
-    kept = [f"Tensor kept_{index}" for index in range(n_given - results)]
+    saved = [f"Tensor kept_{index}" for index in range(n_ahead - results)]
     grads = ["Tensor grad"] if results == 1 else [f"Tensor grad_{index}" for index in range(results)]
-    gradients_schema = ", ".join([*grads, *kept, schema, *flags])
-    of_gradients = ", ".join(["Tensor"] * len(differentiable))
-    of_gradients = f"({of_gradients})" if len(differentiable) > 1 else of_gradients
+    gradients_schema = ", ".join([*grads, *saved, schema, *flags])
+    gradient_types = ", ".join(["Tensor"] * len(differentiable))
+    gradient_types = f"({gradient_types})" if len(differentiable) > 1 else gradient_types
     for plain in (False, True):
         overload = ".plain" if plain else ""
         _register(name + overload, f"({schema}) -> {made}", fake, forward, plain)
-        fake_back = _fake_gradients([n_given + index for index in differentiable])
-        _register(f"{name}_backward{overload}", f"({gradients_schema}) -> {of_gradients}", fake_back, backward, plain)
+        fake_back = _fake_gradients([n_ahead + index for index in differentiable])
+        _register(f"{name}_backward{overload}", f"({gradients_schema}) -> {gradient_types}", fake_back, backward, plain)
     operation, gradients = (getattr(torch.ops.crossret, f"{name}{suffix}") for suffix in ("", "_backward"))
 
-    features = _picked(differentiable)
-    given = _picked([*range(results), *(n_given + index for index in differentiable)])
-    count = n_given + len(operands)
+    features = _pick(differentiable)
+    inputs = _pick([*range(results), *(n_ahead + index for index in differentiable)])
+    count = n_ahead + len(operands)
     once = _differentiable(gradients.plain, _refuses(f"{name}_backward"), count, [], len(differentiable))
     directly = _directly(operation, features, forward)
-    own = _eagerly(gradients, given, _directly(gradients, given, backward), once.apply, once.apply, False)
-    function = _differentiable(operation.plain, own, len(operands), differentiable, results)
-    recorded = _recorded(function, directly, results)
-    if fake is not None and n_given == results:
-        unmade = _recorded(function, fake, results)
-        _FOR_GRADIENTS[name] = lambda *arguments: unmade.apply(*features(arguments), arguments)
-    for registered, rule in ((f"{name}_backward", once), (name, function)):
+    eager_gradients = _eagerly(gradients, inputs, _directly(gradients, inputs, backward), once.apply, once.apply, False)
+    function = _differentiable(operation.plain, eager_gradients, len(operands), differentiable, results)
+    recording = _recorded(function, directly, results)
+    if fake is not None and n_ahead == results:
+        valueless = _recorded(function, fake, results)
+        _FOR_GRADIENTS[name] = lambda *arguments: valueless.apply(*features(arguments), arguments)
+    for target, rule in ((f"{name}_backward", once), (name, function)):
         torch.library.register_autograd(
-            f"crossret::{registered}", rule.backward, setup_context=rule.setup_context, lib=_LIBRARY
+            f"crossret::{target}", rule.backward, setup_context=rule.setup_context, lib=_LIBRARY
         )
     if autocast:
         _register_autocast(name, operation.default)
         _register_autocast(f"{name}.plain", operation.plain)
 
     def record(*arguments: Any) -> Any:
-        return recorded.apply(*features(arguments), arguments)
+        return recording.apply(*features(arguments), arguments)
 
     def transform(*arguments: Any) -> Any:
         device_type = "cuda" if features(arguments)[0].is_cuda else "cpu"
@@ -107,11 +107,11 @@ def define(
             arguments = _cast(arguments, device_type)
         return function.apply(*arguments)
 
-    called = _eagerly(operation, features, directly, record, transform, saves)
+    eager = _eagerly(operation, features, directly, record, transform, saves)
     if not n_kept:
-        return called
-    wanted = 0 if results == 1 else slice(results)
-    return lambda *arguments: called(*arguments)[wanted]
+        return eager
+    index = 0 if results == 1 else slice(results)
+    return lambda *arguments: eager(*arguments)[index]
 
 
 def for_gradients(name: str) -> Callable[..., Any]:
@@ -139,8 +139,8 @@ class _Python:
     @cached_property
     def _function(self) -> Callable[..., Any]:
         module, _, function = self._name.partition(":")
-        found: Callable[..., Any] = getattr(import_module(f"crossret_kernels.{module}"), function)
-        return found
+        target: Callable[..., Any] = getattr(import_module(f"crossret_kernels.{module}"), function)
+        return target
 
     def run(self, *arguments: Any) -> Any:
         features = arguments[0]
@@ -171,24 +171,24 @@ def _register(name: str, schema: str, fake: Callable[..., Any] | None, python: _
 
 
 def _fake_with_empty(fake: Callable[..., Any], count: int) -> Callable[..., Any]:
-    def both(*arguments: Any) -> Any:
-        made = fake(*arguments[:-1])
-        return made, *(made.new_empty(0) for _ in range(count))
+    def fake_all(*arguments: Any) -> Any:
+        result = fake(*arguments[:-1])
+        return result, *(result.new_empty(0) for _ in range(count))
 
-    return both
+    return fake_all
 
 
 def _fake_gradients(differentiable: Sequence[int]) -> Callable[..., Any]:
     def fake(*arguments: Any) -> Any:
         if len(differentiable) == 1:
             return arguments[differentiable[0]].new_empty(arguments[differentiable[0]].shape)
-        wanted = zip(differentiable, arguments[-len(differentiable) :], strict=True)
-        return tuple(arguments[index].new_empty(arguments[index].shape if want else (0,)) for index, want in wanted)
+        needs = zip(differentiable, arguments[-len(differentiable) :], strict=True)
+        return tuple(arguments[index].new_empty(arguments[index].shape if want else (0,)) for index, want in needs)
 
     return fake
 
 
-def _picked(indices: Sequence[int]) -> Callable[..., Any]:
+def _pick(indices: Sequence[int]) -> Callable[..., Any]:
     """A function that picks the arguments of these indices."""
     return itemgetter(*indices) if len(indices) > 1 else lambda arguments: [arguments[indices[0]]]
 
@@ -213,9 +213,9 @@ def _eagerly(
             return operation.default(*arguments, *no)
         if transformed():
             return transform(*arguments, *no)
-        given = features(arguments)
-        if needs_gradient(given):
-            autocast = torch.is_autocast_enabled("cuda" if given[0].is_cuda else given[0].device.type)
+        tensors = features(arguments)
+        if needs_gradient(tensors):
+            autocast = torch.is_autocast_enabled("cuda" if tensors[0].is_cuda else tensors[0].device.type)
             return (operation.default if autocast else record)(*arguments, *yes)
         return directly(*arguments, *no)
 
@@ -242,39 +242,39 @@ def _differentiable(
     """A plain operation with its gradients as an autograd.Function."""
     several = len(differentiable) > 1
 
-    class Made(torch.autograd.Function):
+    class Rule(torch.autograd.Function):
         @staticmethod
         def forward(*arguments: Any) -> Any:
-            made = plain(*arguments)
-            return made if isinstance(made, Tensor) else tuple(made)
+            results = plain(*arguments)
+            return results if isinstance(results, Tensor) else tuple(results)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
             if not isinstance(output, Tensor) and len(output) > n_results:
                 ctx.mark_non_differentiable(*output[n_results:])
-            Made.keep(ctx, inputs, output)
+            Rule.keep(ctx, inputs, output)
 
         @staticmethod
-        def keep(ctx: Any, inputs: tuple[Any, ...], made: Tensor | Sequence[Tensor]) -> None:
-            kept = () if isinstance(made, Tensor) else made[n_results:]
-            ctx.save_for_backward(*kept, *inputs[:n_operands])
+        def keep(ctx: Any, inputs: tuple[Any, ...], results: Tensor | Sequence[Tensor]) -> None:
+            saved = () if isinstance(results, Tensor) else results[n_results:]
+            ctx.save_for_backward(*saved, *inputs[:n_operands])
             ctx.options = inputs[n_operands:]
 
         @staticmethod
-        def made(ctx: Any, grads: Sequence[Tensor], needed: Sequence[bool]) -> list[Tensor | None]:
+        def grads_of(ctx: Any, grads: Sequence[Tensor], needed: Sequence[bool]) -> list[Tensor | None]:
             """Gradients of the differentiable arguments."""
             if not several:
                 return [gradients(*grads, *ctx.saved_tensors, *ctx.options)]
-            made = gradients(*grads, *ctx.saved_tensors, *ctx.options, *needed)
-            return [gradient if wanted else None for gradient, wanted in zip(made, needed, strict=True)]
+            results = gradients(*grads, *ctx.saved_tensors, *ctx.options, *needed)
+            return [gradient if need else None for gradient, need in zip(results, needed, strict=True)]
 
         @staticmethod
         def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-            made = Made.made(ctx, grads[:n_results], [ctx.needs_input_grad[index] for index in differentiable])
-            by_index = dict(zip(differentiable, made, strict=True))
-            return tuple(by_index.get(index) for index in range(n_operands + len(ctx.options)))
+            results = Rule.grads_of(ctx, grads[:n_results], [ctx.needs_input_grad[index] for index in differentiable])
+            gradient_at = dict(zip(differentiable, results, strict=True))
+            return tuple(gradient_at.get(index) for index in range(n_operands + len(ctx.options)))
 
-    return Made
+    return Rule
 
 
 def _recorded(function: Any, directly: Callable[..., Any], n_results: int) -> Any:
@@ -286,15 +286,15 @@ def _recorded(function: Any, directly: Callable[..., Any], n_results: int) -> An
 
     class Recorded(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, *given: Any) -> Any:
-            arguments = given[-1]
-            made = directly(*arguments)
-            function.keep(ctx, arguments, made)
-            return made if isinstance(made, Tensor) else tuple(made[:n_results])
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            arguments = inputs[-1]
+            results = directly(*arguments)
+            function.keep(ctx, arguments, results)
+            return results if isinstance(results, Tensor) else tuple(results[:n_results])
 
         @staticmethod
         def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-            return (*function.made(ctx, grads, ctx.needs_input_grad[:-1]), None)
+            return (*function.grads_of(ctx, grads, ctx.needs_input_grad[:-1]), None)
 
     return Recorded
 

@@ -15,10 +15,10 @@ from torch.autograd import forward_ad
 
 def _private(path: str) -> Any:
     """``torch.<path>``; None where this PyTorch has none."""
-    found: Any = torch
+    value: Any = torch
     for name in path.split("."):
-        found = getattr(found, name, None)
-    return found
+        value = getattr(value, name, None)
+    return value
 
 
 _call_boxed = _private("_C._dispatch_call_boxed")
@@ -36,8 +36,8 @@ def called_directly(operation: Any, features: Callable[[tuple[Any, ...]], Any] =
     """
     if _call_boxed is None or not hasattr(operation, "_handle"):
         return operation
-    boxed = partial(_call_boxed, operation._handle)
-    return lambda *arguments: (operation if _has_torch_function(features(arguments)) else boxed)(*arguments)
+    call = partial(_call_boxed, operation._handle)
+    return lambda *arguments: (operation if _has_torch_function(features(arguments)) else call)(*arguments)
 
 
 def nothing_dispatches(tensors: Sequence[Tensor]) -> bool:
@@ -77,7 +77,7 @@ def without_autocast(device_type: str) -> AbstractContextManager[Any]:
 
 
 def reduced_float32(on_gpu: bool) -> bool:
-    """Whether the user allows products of float32 features in less than its precision, as torch's own are then."""
+    """Whether the user allows products of float32 features in less than its precision, as torch's are then."""
     if on_gpu:
         return torch.backends.cuda.matmul.fp32_precision == "tf32"
     # The public name of the same, which older versions of PyTorch lack, takes longer than a small score.
@@ -96,7 +96,7 @@ def environment(name: str) -> str | None:
 
     The latter os.environ tells by an exception, which costs as much as a small score, and what it keeps without one.
     """
-    kept = getattr(os.environ, "_data", None)
-    if kept is not None and os.environ.encodekey(name) not in kept:
+    variables = getattr(os.environ, "_data", None)
+    if variables is not None and os.environ.encodekey(name) not in variables:
         return None
     return os.environ.get(name) or None

@@ -56,26 +56,26 @@ def serve(
     values, ways = call.values, options.ways
     direction = ways[0].direction
     queries = call.sides(direction)[0] if width else None
-    left = tuple(name for name in table if name not in _IN_TORCH)
+    names = tuple(name for name in table if name not in _IN_TORCH)
     first = fastest_of(call, direction) if backend is None and values.is_cuda and "cuda" in table else ()
-    while (chosen := select_backend(backend, values.device, values.dtype, None, left, first)) not in _IN_TORCH:
-        on_cpu = chosen == "cpu"
-        first_arguments, own = (call.empty_score, reduced_float32(not on_cpu)), listed if on_cpu else None
+    while (backend_name := select_backend(backend, values.device, values.dtype, None, names, first)) not in _IN_TORCH:
+        on_cpu = backend_name == "cpu"
+        first_arguments, lists = (call.empty_score, reduced_float32(not on_cpu)), listed if on_cpu else None
         try:
-            check_supported(chosen, options)
-            each = ((*first_arguments, *way.codes, *width) for way in ways)
-            return mean([call.run(table[chosen], arguments, listed=own, queries=queries) for arguments in each])
+            check_supported(backend_name, options)
+            inputs = ((*first_arguments, *way.codes, *width) for way in ways)
+            return mean([call.run(table[backend_name], codes, listed=lists, queries=queries) for codes in inputs])
         except UnsupportedByBackend:
             if backend is not None:
                 raise
-            left = tuple(name for name in left if name != chosen)
+            names = tuple(name for name in names if name != backend_name)
     if queries is not None:
         width = tuple(max(queries.lengths.tolist(), default=0) if places is None else places for places in width)
-    made = table[chosen](call.images, call.captions, call.listed, options, *width)
+    results = table[backend_name](call.images, call.captions, call.listed, options, *width)
     if call.empty_score is None:
-        return made
+        return results
     empty = call.empty_score if fill is None else fill
-    return call.filled(made, empty) if isinstance(made, Tensor) else tuple(call.filled(x, empty) for x in made)
+    return call.filled(results, empty) if isinstance(results, Tensor) else tuple(call.filled(x, empty) for x in results)
 
 
 def check_supported(backend: str, options: Directed) -> None:

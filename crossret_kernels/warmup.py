@@ -35,8 +35,8 @@ LOSSES: dict[str, tuple[Callable[..., Tensor], int]] = {
 
 def option(text: str) -> tuple[str, Any]:
     """A keyword argument: what is no number, list, True, False or None is a string."""
-    name, given, value = text.partition("=")
-    if not given or not name.isidentifier():
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"it must be NAME=VALUE, not {text!r}")
     try:
         return name, ast.literal_eval(value)
@@ -64,59 +64,59 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def score(operation: str, widths: tuple[int, int], given: argparse.Namespace) -> None:
+def score(operation: str, widths: tuple[int, int], args: argparse.Namespace) -> None:
     """Scores of a batch, and their gradients."""
     sides: list[Any] = []
     features: list[Tensor] = []
     for width in widths:
-        rows = (given.batch * width,) if given.packed else (given.batch, width)
-        values = torch.zeros(*rows, given.dim, dtype=getattr(torch, given.dtype), device=DEVICE, requires_grad=True)
+        rows = (args.batch * width,) if args.packed else (args.batch, width)
+        values = torch.zeros(*rows, args.dim, dtype=getattr(torch, args.dtype), device=DEVICE, requires_grad=True)
         features.append(values)
-        offsets = torch.arange(0, given.batch * width + 1, width, device=DEVICE)
-        sides.append((values, offsets) if given.packed else values)
-    more = dict(given.options)
-    if given.masks:
-        more["word_mask"] = torch.ones(given.batch, widths[1], dtype=torch.bool, device=DEVICE)
-    if given.pairs:
-        more["pairs"] = torch.zeros(given.batch, 2, dtype=torch.int64, device=DEVICE)
-    scores = SCORES[operation](*sides, backend="triton", **more)
+        offsets = torch.arange(0, args.batch * width + 1, width, device=DEVICE)
+        sides.append((values, offsets) if args.packed else values)
+    keywords = dict(args.options)
+    if args.masks:
+        keywords["word_mask"] = torch.ones(args.batch, widths[1], dtype=torch.bool, device=DEVICE)
+    if args.pairs:
+        keywords["pairs"] = torch.zeros(args.batch, 2, dtype=torch.int64, device=DEVICE)
+    scores = SCORES[operation](*sides, backend="triton", **keywords)
     torch.autograd.grad(scores.sum(), features)
 
 
-def lose(given: argparse.Namespace) -> None:
+def lose(args: argparse.Namespace) -> None:
     """The loss of a batch's scores, and the gradients of these and of the numbers beside them."""
-    loss, count = LOSSES[given.operation]
-    leaves = [torch.zeros(given.batch, given.batch, dtype=getattr(torch, given.dtype), device=DEVICE)]
+    loss, count = LOSSES[args.operation]
+    leaves = [torch.zeros(args.batch, args.batch, dtype=getattr(torch, args.dtype), device=DEVICE)]
     leaves += [torch.zeros((), device=DEVICE) for _ in range(count)]
     for leaf in leaves:
         leaf.requires_grad_()
-    torch.autograd.grad(loss(*leaves, backend="triton", **dict(given.options)).sum(), leaves)
+    torch.autograd.grad(loss(*leaves, backend="triton", **dict(args.options)).sum(), leaves)
 
 
-def steps(given: argparse.Namespace) -> Iterator[tuple[str, Callable[[], None]]]:
+def steps(args: argparse.Namespace) -> Iterator[tuple[str, Callable[[], None]]]:
     """A call that kernels are compiled for, and the function that makes it."""
-    if given.operation in LOSSES:
-        yield f"{given.operation}, {given.dtype}", lambda: lose(given)
+    if args.operation in LOSSES:
+        yield f"{args.operation}, {args.dtype}", lambda: lose(args)
         return
-    for regions in given.regions:
-        for words in given.words:
-            what = f"{given.operation}_scores, {given.dtype}, D = {given.dim}, {regions} regions, {words} words"
-            yield what, lambda widths=(regions, words): score(given.operation, widths, given)  # type: ignore[misc]
+    for regions in args.regions:
+        for words in args.words:
+            description = f"{args.operation}_scores, {args.dtype}, D = {args.dim}, {regions} regions, {words} words"
+            yield description, lambda widths=(regions, words): score(args.operation, widths, args)  # type: ignore[misc]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 2 where there is no device to compile for."""
-    given = parsed(arguments)
-    reason = backends.unsupported_reason("triton", DEVICE, getattr(torch, given.dtype))
+    args = parsed(arguments)
+    reason = backends.unsupported_reason("triton", DEVICE, getattr(torch, args.dtype))
     if reason is not None:
         print(f"nothing can be compiled: {reason}", file=sys.stderr)
         return 2
-    every = list(steps(given))
-    for number, (what, step) in enumerate(every, 1):
-        print(f"[{number}/{len(every)}] {what}: ", end="", flush=True)
-        before, start = n_compiled(), time.perf_counter()
+    every = list(steps(args))
+    for number, (description, step) in enumerate(every, 1):
+        print(f"[{number}/{len(every)}] {description}: ", end="", flush=True)
+        count, start = n_compiled(), time.perf_counter()
         step()
-        print(f"{n_compiled() - before} kernels in {time.perf_counter() - start:.1f} s", flush=True)
+        print(f"{n_compiled() - count} kernels in {time.perf_counter() - start:.1f} s", flush=True)
     return 0
 
 

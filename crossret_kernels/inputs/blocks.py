@@ -72,8 +72,8 @@ def bounded_runs(item_bytes: NDArray[np.int64], most: int, bound: int | None = N
     start = 0
     while start < len(item_bytes):
         longest = np.maximum.accumulate(item_bytes[start : start + window])
-        padded = longest * np.arange(1, len(longest) + 1)
-        stop = start + max(1, int(np.searchsorted(padded, bound, side="right")))
+        padded_bytes = longest * np.arange(1, len(longest) + 1)
+        stop = start + max(1, int(np.searchsorted(padded_bytes, bound, side="right")))
         runs.append(slice(start, stop))
         start = stop
     return runs
@@ -144,9 +144,9 @@ class FeatureBlocks:
             offsets = as_int64(check[1], f"{name}[1] (cu_seqlens)").cpu()
         else:
             offsets = torch.tensor([0, *(len(feature) for feature in check)]).cumsum(0)
-        stored = ragged.values.dtype
-        dim, dtype = ragged.values.size(-1), dtype or stored
-        block_rows = BLOCK_BYTES // (dim * max(stored.itemsize, dtype.itemsize))
+        value_dtype = ragged.values.dtype
+        dim, dtype = ragged.values.size(-1), dtype or value_dtype
+        block_rows = BLOCK_BYTES // (dim * max(value_dtype.itemsize, dtype.itemsize))
         # One buffer for all blocks: fresh ones of this size would fragment the heap, and fault page by page.
         longest = int(offsets.diff().max()) if len(ragged) else 0
         rows = min(max(block_rows, longest), int(offsets[-1])) if isinstance(values, np.ndarray) else 0
@@ -199,13 +199,13 @@ class FeatureBlocks:
         if self.values.ndim == 3:
             lengths = None if self.lengths is None else self.lengths[items.to(self.lengths.device)]
             mask = None if self.mask is None else self.mask[items.to(self.mask.device)].to(self.device)
-            return self._copied(self.values, items), lengths, mask
+            return self._copy(self.values, items), lengths, mask
         begins, sizes = self.offsets[items], self.offsets.diff()[items]
         offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
         rows = torch.arange(int(offsets[-1])) + (begins - offsets[:-1]).repeat_interleave(sizes)
-        return (self._copied(self.values, rows), offsets), None, None
+        return (self._copy(self.values, rows), offsets), None, None
 
-    def _copied(self, values: Tensor | NDArray[Any], places: Tensor) -> Tensor:
+    def _copy(self, values: Tensor | NDArray[Any], places: Tensor) -> Tensor:
         if isinstance(values, Tensor):
             return values[places.to(values.device)]
         copy = as_tensor(np.asarray(values[places.numpy()]), "features").to(self.device, self.staging.dtype)

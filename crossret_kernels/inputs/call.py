@@ -86,18 +86,18 @@ class Call:
             operation, sides = listed, images.listed() + captions.listed()
         if pairs is None:
             return operation(*sides, None, *options)
-        whole = pairs.made is not None or not checkable() or pairs.indices.numel() <= PAIRS_AT_ONCE
-        if whole or self.gradients or transformed():
+        at_once = pairs.pair_list is not None or not checkable() or pairs.indices.numel() <= PAIRS_AT_ONCE
+        if at_once or self.gradients or transformed():
             return operation(*sides, pairs.listed(), *options)
-        most = max(1, min(PAIRS_AT_ONCE, NUMBERS_AT_ONCE // numbers) // (1 if queries is None else queries.width))
+        size = max(1, min(PAIRS_AT_ONCE, NUMBERS_AT_ONCE // numbers) // (1 if queries is None else queries.width))
         results: tuple[Tensor, ...] = ()
         start = 0
-        for part in pairs.in_parts(most):
-            made = operation(*sides, part, *options)
-            of_part = (made,) if isinstance(made, Tensor) else made
+        for part in pairs.in_parts(size):
+            output = operation(*sides, part, *options)
+            part_results = (output,) if isinstance(output, Tensor) else output
             if start == 0:
-                results = tuple(x.new_empty((len(pairs), *x.shape[1:])) for x in of_part)
-            for result, x in zip(results, of_part, strict=True):
+                results = tuple(x.new_empty((len(pairs), *x.shape[1:])) for x in part_results)
+            for result, x in zip(results, part_results, strict=True):
                 result[start : start + len(part)] = x
             start += len(part)
         return results if len(results) > 1 else results[0]
@@ -225,7 +225,7 @@ def _check_together(regions: Ragged, words: Ragged, names: tuple[SideNames, Side
         raise ValueError(f"{first} are on {v.device} but {second} are on {e.device}")
     if v.is_meta and checkable():
         raise ValueError(f"{first} and {second} are on the meta device, which holds no values to score")
-    # Autocast, which hands some layers' outputs on in its own dtype and others' not, gives both one, but for float64.
+    # Autocast, which hands some layers' outputs on in its dtype and others' not, gives both one, but for float64.
     if v.dtype is not e.dtype and (not autocasts(v.device.type) or torch.float64 in (v.dtype, e.dtype)):
         raise TypeError(f"{first} are {v.dtype} but {second} are {e.dtype}: they must agree")
 

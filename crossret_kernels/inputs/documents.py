@@ -31,30 +31,30 @@ def checked_sides(
     return as_sides(queries, documents, *lengths, query_mask, document_mask, empty_score, NAMES)
 
 
-def own_pairs(queries: Ragged, documents: Ragged, empty_score: float | None) -> Call:
+def diagonal_pairs(queries: Ragged, documents: Ragged, empty_score: float | None) -> Call:
     """Each query with the document in its place."""
     if len(queries) != len(documents):
         counts = f"{len(queries)} queries and {len(documents)} documents"
         raise ValueError(f"{counts} make no pairs: pass pairs, or as many of both")
     device = queries.values.device
-    listed = torch.arange(len(queries), device=device)[:, None].expand(-1, 2)
-    return Call(queries, documents, Pairs(listed, None, device, listed), empty_score)
+    pairs = torch.arange(len(queries), device=device)[:, None].expand(-1, 2)
+    return Call(queries, documents, Pairs(pairs, None, device, pairs), empty_score)
 
 
 def call_of(
-    queries: Features, documents: Features, lengths: tuple[Lengths, Lengths],
-    masks: tuple[Array | None, Array | None], empty_score: float | None, pairs: Array | None = None, own: bool = False,
+    queries: Features, documents: Features, lengths: tuple[Lengths, Lengths], masks: tuple[Array | None, Array | None],
+    empty_score: float | None, pairs: Array | None = None, diagonal: bool = False,
 ) -> Call:  # fmt: skip
-    """Listed pairs, checked; of None every query with every document or, where they are its `own`, with the one in its
-    place; of documents (n_queries, K, L, D) with those of its own as candidates.
+    """Listed pairs, checked; of None every query with every document or, of the `diagonal`, with the one in its
+    place; of documents (n_queries, K, L, D) with its K documents as candidates.
     """
     if pairs is not None or dimensions(documents) != 4:
         sides = checked_sides(queries, documents, lengths, masks, empty_score)
         if pairs is not None:
             return listed_pairs(sides, pairs, empty_score)
-        return own_pairs(*sides, empty_score) if own else Call(*sides, None, empty_score)
-    shape, documents, own_mask, own_lengths = _flat(documents, masks[1], lengths[1])
-    sides = checked_sides(queries, documents, (lengths[0], own_lengths), (masks[0], own_mask), empty_score)
+        return diagonal_pairs(*sides, empty_score) if diagonal else Call(*sides, None, empty_score)
+    shape, documents, flat_mask, flat_lengths = _flat(documents, masks[1], lengths[1])
+    sides = checked_sides(queries, documents, (lengths[0], flat_lengths), (masks[0], flat_mask), empty_score)
     if shape[0] != len(sides[0]):
         raise ValueError(
             f"documents of {shape[0]} queries, (n_queries, K, L, D), but there are {len(sides[0])} queries"
@@ -88,18 +88,18 @@ def weights_of(features: Features, weights: Any, name: str) -> Any:
         return weights[None]
     if dimensions(features) != 4 or weights is None:
         return weights
-    expected = tuple(features.shape[:3])  # type: ignore[union-attr]
-    if tuple(getattr(weights, "shape", ())) != expected:
-        given = f"shape {tuple(weights.shape)}" if hasattr(weights, "shape") else type(weights).__name__
-        raise ValueError(f"{name} must have shape (n_queries, K, L) = {expected}, got {given}")
-    return weights.reshape(-1, expected[2])
+    shape = tuple(features.shape[:3])  # type: ignore[union-attr]
+    if tuple(getattr(weights, "shape", ())) != shape:
+        description = f"shape {tuple(weights.shape)}" if hasattr(weights, "shape") else type(weights).__name__
+        raise ValueError(f"{name} must have shape (n_queries, K, L) = {shape}, got {description}")
+    return weights.reshape(-1, shape[2])
 
 
 def _flat(documents: Any, mask: Any, lengths: Any) -> tuple[tuple[int, int], Any, Any, Any]:
     """(n_queries, K), and (n_queries, K, L, D) as (n_queries · K, L, D), with what tells of their rows."""
-    for own, name in zip((documents, lengths, mask), DOCUMENTS[:3], strict=True):
-        if isinstance(own, Tensor):
-            check_dense(own, name)
+    for operand, name in zip((documents, lengths, mask), DOCUMENTS[:3], strict=True):
+        if isinstance(operand, Tensor):
+            check_dense(operand, name)
     n, k, longest, dim = documents.shape
     if dimensions(mask) is not None:
         if tuple(mask.shape) != (n, k, longest):  # of which another order would have as many places

@@ -50,16 +50,16 @@ class Coded:
 
     def carry(self) -> None:
         """Keeps the codes of the fields, once they are checked."""
-        modes, coded = self.modes, [(name, getattr(self, name)) for name in self.coded()]
-        codes = tuple(modes[name].index(value) if name in modes else value for name, value in coded)
+        modes, fields = self.modes, [(name, getattr(self, name)) for name in self.coded()]
+        codes = tuple(modes[name].index(value) if name in modes else value for name, value in fields)
         object.__setattr__(self, "codes", codes)  # they are frozen
 
     @classmethod
     @lru_cache
     def of_codes(cls, *codes: Any) -> Any:
         """From what operations take; what is behind the options is left out."""
-        modes, coded = cls.modes, dict(zip(cls.coded(), codes, strict=False))
-        return cls(**{name: modes[name][code] if name in modes else code for name, code in coded.items()})
+        modes, fields = cls.modes, dict(zip(cls.coded(), codes, strict=False))
+        return cls(**{name: modes[name][code] if name in modes else code for name, code in fields.items()})
 
 
 class Directed(Coded):
@@ -89,23 +89,23 @@ def checked(kind: type[Options], options: Options | None, fields: Mapping[str, A
             raise TypeError(f"options must be {kind.__name__}, not {type(options).__name__}")
         if not fields:
             return options
-    made: Options
+    result: Options
     if not is_compiling():  # which does not know caches
         try:
-            made = _kept(kind, options, **fields)
+            result = _build_once(kind, options, **fields)
         except TypeError:  # a value that is no key, or that the checks refuse: they tell, and of no other error
             pass
         else:
-            return made
-    made = _made(kind, options, **fields)
-    return made
+            return result
+    result = _build(kind, options, **fields)
+    return result
 
 
-def _made(kind: Any, options: Any, /, **fields: Any) -> Any:
+def _build(kind: Any, options: Any, /, **fields: Any) -> Any:
     return kind(**fields) if options is None else replace(options, **fields)
 
 
-_kept: Callable[..., Any] = lru_cache(typed=True)(_made)  # 1 is no flag, and equals True
+_build_once: Callable[..., Any] = lru_cache(typed=True)(_build)  # 1 is no flag, and equals True
 
 
 def choose(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -26,22 +26,22 @@ class Pairs:
         indices: pairs (P, 2), or candidates (n_queries, K), of any integer dtype, anywhere.
         query: which side has the candidates, "caption" or "image"; None where indices are pairs.
         device: where the list is wanted.
-        made: the list, once there is one.
+        pair_list: the list, once there is one.
     """
 
     indices: Tensor
     query: str | None
     device: torch.device
-    made: Tensor | None = None
+    pair_list: Tensor | None = None
 
     def __len__(self) -> int:
         return self.indices.size(0) if self.query is None else self.indices.numel()
 
     def listed(self) -> Tensor:
         """All pairs (P, 2) as int64 (image, caption) on the device."""
-        if self.made is None:
-            self.made = self._block(self.indices, 0)
-        return self.made
+        if self.pair_list is None:
+            self.pair_list = self._block(self.indices, 0)
+        return self.pair_list
 
     def in_parts(self, most: int) -> Iterator[Tensor]:
         """Successive parts of that list, each of at most `most` pairs."""
@@ -56,8 +56,8 @@ class Pairs:
         indices = indices.to(self.device, torch.int64, non_blocking=True)
         if self.query is None:
             return indices
-        own = torch.arange(first, first + indices.size(0), device=self.device).unsqueeze(1).expand_as(indices)
-        return torch.stack((indices, own) if self.query == "caption" else (own, indices), 2).view(-1, 2)
+        queries = torch.arange(first, first + indices.size(0), device=self.device).unsqueeze(1).expand_as(indices)
+        return torch.stack((indices, queries) if self.query == "caption" else (queries, indices), 2).view(-1, 2)
 
 
 def as_pairs(
@@ -89,29 +89,29 @@ def as_pairs(
         if pairs.dim() != 2 or pairs.size(1) != 2:
             raise ValueError(f"pairs must have shape (P, 2), got {tuple(pairs.shape)}")
         if checkable() and pairs.size(0):
-            of_images, of_captions = _bounds_of_columns(pairs)
-            _check_range(pairs, 0, of_images, n_images, items[0])
-            _check_range(pairs, 1, of_captions, n_captions, items[1])
+            image_bounds, caption_bounds = _bounds_of_columns(pairs)
+            _check_range(pairs, 0, image_bounds, n_images, items[0])
+            _check_range(pairs, 1, caption_bounds, n_captions, items[1])
         return Pairs(pairs, None, device, pairs.to(device, non_blocking=True) if pairs.dtype == torch.int64 else None)
     candidates = _as_indices(candidates, "candidates")
     query = attending if query is None else query
-    by_caption = query == "caption"
-    queries, others = (n_captions, n_images) if by_caption else (n_images, n_captions)
-    own_item, other = (items[1], items[0]) if by_caption else items
-    if candidates.dim() != 2 or candidates.size(0) != queries:
+    is_caption = query == "caption"
+    n_queries, n_items = (n_captions, n_images) if is_caption else (n_images, n_captions)
+    query_name, item_name = (items[1], items[0]) if is_caption else items
+    if candidates.dim() != 2 or candidates.size(0) != n_queries:
         raise ValueError(
-            f"candidates must have shape ({queries}, K), a row for each {own_item}, got {tuple(candidates.shape)}"
+            f"candidates must have shape ({n_queries}, K), a row for each {query_name}, got {tuple(candidates.shape)}"
         )
-    listed: Tensor | None = None
+    pair_list: Tensor | None = None
     if checkable() and 0 < candidates.numel() <= FEW:
         flat = candidates.flatten().tolist()
-        _check_range(candidates, None, (min(flat), max(flat)), others, other)
-        own = [index // candidates.size(1) for index in range(len(flat))]
-        columns = (flat, own) if by_caption else (own, flat)
-        listed = torch.tensor(list(zip(*columns, strict=True)), dtype=torch.int64, device=device)
+        _check_range(candidates, None, (min(flat), max(flat)), n_items, item_name)
+        query_numbers = [index // candidates.size(1) for index in range(len(flat))]
+        columns = (flat, query_numbers) if is_caption else (query_numbers, flat)
+        pair_list = torch.tensor(list(zip(*columns, strict=True)), dtype=torch.int64, device=device)
     elif checkable() and candidates.numel():
-        _check_range(candidates, None, bounds(candidates), others, other)
-    return Pairs(candidates, query, device, listed)
+        _check_range(candidates, None, bounds(candidates), n_items, item_name)
+    return Pairs(candidates, query, device, pair_list)
 
 
 def _as_indices(indices: object, name: str) -> Tensor:

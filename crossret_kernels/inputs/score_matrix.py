@@ -68,11 +68,11 @@ def lose(
     refusal = IN_TORCH if transformed() else None
     if refusal is None and scores.size(1) > MOST_COLUMNS:
         refusal = f"its kernels take up to {MOST_COLUMNS} columns"
-    chosen = select_backend(backend, scores.device, scores.dtype, refusal, kernels)
-    if chosen not in kernels:
-        return table[chosen](scores, *numbers, positives, options)
+    backend_name = select_backend(backend, scores.device, scores.dtype, refusal, kernels)
+    if backend_name not in kernels:
+        return table[backend_name](scores, *numbers, positives, options)
     ids = positives.image_ids, positives.caption_ids
-    return as_loss(table[chosen](scores, *numbers, *ids, *options.codes, positives.offset), scores)
+    return as_loss(table[backend_name](scores, *numbers, *ids, *options.codes, positives.offset), scores)
 
 
 def as_ids(ids: Ids, name: str, scores: Tensor) -> Tensor | None:
@@ -85,12 +85,12 @@ def as_ids(ids: Ids, name: str, scores: Tensor) -> Tensor | None:
     return tensor.to(scores.device).contiguous()
 
 
-def as_loss(made: Tensor, scores: Tensor) -> Tensor:
-    """A kernel's loss in the scores' dtype; as torch's own sums have it float32 under CUDA's autocast, which keeps them
+def as_loss(loss: Tensor, scores: Tensor) -> Tensor:
+    """A kernel's loss in the scores' dtype; as torch's sums have it float32 under CUDA's autocast, which keeps them
     from overflowing.
     """
     wide = scores.dtype is torch.float32 or (scores.is_cuda and torch.is_autocast_enabled("cuda"))
-    return made if wide else made.to(scores.dtype)
+    return loss if wide else loss.to(scores.dtype)
 
 
 def in_float32(scores: Tensor) -> Tensor:

@@ -145,14 +145,14 @@ def bounds(integers: Tensor) -> tuple[int, int]:
     return int(lowest), int(highest)
 
 
-def together_on_host(given: Sequence[Tensor | None]) -> list[Tensor | None]:
+def together_on_host(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Integers and masks on the CPU: those of a device in one copy, which is waited for."""
-    there = [x for x in given if x is not None and not x.is_cpu]
-    if not there:
-        return [*given]
-    joined = torch.cat([x.to(there[0].device).flatten().to(torch.int64) for x in there]).cpu()
-    parts = iter(joined.split([x.numel() for x in there]))
-    return [x if x is None or x.is_cpu else next(parts).view(x.shape).to(x.dtype) for x in given]
+    on_device = [x for x in tensors if x is not None and not x.is_cpu]
+    if not on_device:
+        return [*tensors]
+    numbers = torch.cat([x.to(on_device[0].device).flatten().to(torch.int64) for x in on_device]).cpu()
+    parts = iter(numbers.split([x.numel() for x in on_device]))
+    return [x if x is None or x.is_cpu else next(parts).view(x.shape).to(x.dtype) for x in tensors]
 
 
 def checked_parts(
@@ -208,15 +208,15 @@ def check_alone(lengths: Any, mask: Any, names: SideNames, reason: str) -> None:
 
 def lengths_on_device(features: Any, lengths: Any, mask: Any, offsets: Any = None) -> Tensor | None:
     """The lengths, mask or offsets of a side, where they are a tensor on a device; else None."""
-    known = lengths if mask is None else mask
+    tensor = lengths if mask is None else mask
     if offsets is not None:
-        known = offsets
+        tensor = offsets
     elif isinstance(features, tuple) and len(features) == 2:
-        known = features[1]
-    if not isinstance(known, Tensor) or known.is_cpu or known.is_meta:
+        tensor = features[1]
+    if not isinstance(tensor, Tensor) or tensor.is_cpu or tensor.is_meta:
         return None
-    dense = known.layout is DENSE and not known.is_nested
-    return known if dense and (known.dtype in INTEGER_DTYPES or known.dtype is torch.bool) else None
+    dense = tensor.layout is DENSE and not tensor.is_nested
+    return tensor if dense and (tensor.dtype in INTEGER_DTYPES or tensor.dtype is torch.bool) else None
 
 
 def plural(item: str) -> str:
@@ -244,9 +244,9 @@ def _as_mask(
         raise ValueError(f"{mask_name} is on {mask.device} but {name} are on {features.device}")
     mask = mask if on_host is None else on_host
     if not empty and checkable():
-        filled = mask.any(1)
-        if not filled.all():
-            index = int((~filled).nonzero()[0])
+        has_row = mask.any(1)
+        if not has_row.all():
+            index = int((~has_row).nonzero()[0])
             raise ValueError(f"{mask_name}[{index}] has no True: every {item} needs at least one row")
     return mask.contiguous()
 

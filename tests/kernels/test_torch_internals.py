@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "crossret_kernels" / "torch_internals.py"
-LOOKUP = "getattr(found, name, None)"
+LOOKUP = "getattr(value, name, None)"
 
 
 def test_without_private_names() -> None:
