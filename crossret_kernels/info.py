@@ -28,6 +28,7 @@ from crossret_kernels.backends import (
 from crossret_kernels.contrastive_loss import op as contrastive_loss
 from crossret_kernels.cross_attention import op as cross_attention
 from crossret_kernels.cross_attention import scan_attend
+from crossret_kernels.heterogeneous_attention import kernels as heterogeneous_attention
 from crossret_kernels.inputs.options import DIRECTIONS
 from crossret_kernels.maxsim import op as maxsim
 from crossret_kernels.ranking_loss import op as ranking_loss
@@ -47,7 +48,8 @@ OPERATIONS = {
     ("infonce_loss", "sigmoid_loss"): tuple(contrastive_loss.INFONCE),
     ("scan_attend", "scan_attention", "scan_contributions"): (*scan_attend.KERNELS, *_IN_TORCH),
     ("gated_attention_scores", "gated_attention_weights"): _IN_TORCH,
-    ("heterogeneous_scores", "heterogeneous_attention_weights"): ("cpu", *_IN_TORCH),
+    ("heterogeneous_scores",): (*heterogeneous_attention.KERNELS, *_IN_TORCH),
+    ("heterogeneous_attention_weights",): ("cpu", *_IN_TORCH),
     ("attention_pool", "attention_pool_weights"): _IN_TORCH,
 }
 

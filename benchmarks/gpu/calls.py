@@ -13,7 +13,9 @@ import torch
 
 from benchmarks.cases import SETTINGS, WHOLE_TEST_SET, Case
 from benchmarks.gpu.cases import ONE_QUERY
+from benchmarks.gpu.checks import Check, prepared
 from benchmarks.gpu.implementations import maxsim, scan
+from benchmarks.gpu.inputs import DTYPES
 from benchmarks.gpu.scores import step
 from crossret_kernels import triplet_loss
 
@@ -45,6 +47,17 @@ def loss(negatives: str) -> Callable[[torch.device], Call]:
     return prepare
 
 
+def operation(check: Check) -> Callable[[torch.device], Call]:
+    """Scores of 128 × 128 items, with gradients."""
+
+    def prepare(device: torch.device) -> Call:
+        dtype = DTYPES[check.precision]
+        sides, call = prepared(check._replace(items=(128, 128)), dtype, check.backend, device, dtype)
+        return lambda: torch.autograd.grad(call().float().sum(), sides)
+
+    return prepare
+
+
 SMALL, MIDDLE = Case(128, 128), Case(512, 512)
 CALLS_BY_NAME: dict[str, Callable[[torch.device], Call]] = {
     **{
@@ -61,6 +74,7 @@ CALLS_BY_NAME: dict[str, Callable[[torch.device], Call]] = {
     "triton Sum-Max 1x1000": scores("triton", None, ONE_QUERY),
     "triton Sum-Max step 256": scores("triton", None, Case(256, 256, 128, (180, 180), (32, 32)), True),
     **{f"triton loss {negatives}": loss(negatives) for negatives in ("hardest", "softmax")},
+    "triton HAN": operation(Check("heterogeneous_scores", (36, 20, 1024), (("heads", 8),), "bfloat16", "triton")),
 }
 
 

@@ -40,8 +40,8 @@ OTHERS = [
     OtherCase(Check(operation, (36, 20, 1024), (option,), "bfloat16", "torch", items=(128, 128)), training, backends)
     for operation, option, backends in (
         ("gated_attention_scores", ("alpha", 0.9), ("torch",)),
-        ("heterogeneous_scores", ("heads", 8), ("torch",)),
-        ("scan_attend", ("direction", "t2i"), ("triton", "torch")),  # a kernel stays where steps are faster by it
+        ("heterogeneous_scores", ("heads", 8), ("triton", "torch")),  # a kernel stays where steps are faster by it
+        ("scan_attend", ("direction", "t2i"), ("triton", "torch")),
     )
     for training in (False, True)
 ]

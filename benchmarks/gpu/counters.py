@@ -22,6 +22,7 @@ KERNELS = (
     ("cuda t2i LSE step 512", "differentiate", 4),
     ("triton Sum-Max 1x1000", "best_of_tiles", 1),
     ("triton loss softmax", "hinge_statistics", 1),
+    ("triton HAN", "cross_weights|matched_pairs", 1),
 )
 SECTIONS = ("SpeedOfLight", "Occupancy", "LaunchStats", "WarpStateStats", "MemoryWorkloadAnalysis",
             "MemoryWorkloadAnalysis_Tables", "InstructionStats", "SourceCounters")  # fmt: skip

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import product
 from math import isqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -50,6 +51,27 @@ def most_of_parts(rows: tuple[int, int], longest_query: int, most_rows: int, mos
     return max(1, min(most_rows, most_cells // max(queries, longest_query))), queries
 
 
+class PairPart(NamedTuple):
+    """Pairs of successive images and captions: bounds of both."""
+
+    images: tuple[int, int]
+    captions: tuple[int, int]
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        return self.images[1] - self.images[0], self.captions[1] - self.captions[0]
+
+
+def parts_of_pairs(n_images: int, n_captions: int, most: int) -> Iterator[PairPart]:
+    """All pairs of at least one image and caption, in parts of at most `most` pairs, at least one, of nearly equal
+    size.
+    """
+    most = max(1, most)
+    images = evenly(n_images, max(isqrt(most), most // n_captions))
+    captions = evenly(n_captions, most // max(last - first for first, last in images))
+    return map(PairPart._make, product(images, captions))
+
+
 def evenly(count: int, most: int) -> list[tuple[int, int]]:
     """Bounds of parts of at most `most` items whose sizes differ by at most one."""
     parts = -(-count // max(1, min(most, count)))
@@ -77,6 +99,22 @@ def brought(device: torch.device, *arrays: NDArray[Any]) -> list[Tensor]:
 def aligned(x: Tensor) -> Tensor:
     """x, or a copy that begins at a multiple of 16 bytes."""
     return x.clone() if x.data_ptr() % 16 else x
+
+
+def as_wanted(made: Sequence[Tensor] | None, of: Sequence[Tensor], wanted: Sequence[bool]) -> tuple[Tensor, ...]:
+    """Gradients of operands in their shapes, zeros of None, and empty where they are not wanted: what was made may have
+    more rows and columns, which are left out, or fewer, all others being zeros.
+    """
+    if made is None:
+        return tuple(torch.zeros_like(x) if own else x.new_empty(0) for x, own in zip(of, wanted, strict=True))
+    outs = []
+    for x, gradient, own in zip(of, made, wanted, strict=True):
+        part = gradient[tuple(slice(size) for size in x.shape)]
+        whole = part.contiguous() if part.shape == x.shape else torch.zeros_like(x)
+        if part.shape != x.shape and own:
+            whole[tuple(slice(size) for size in part.shape)] = part
+        outs.append(whole if own else x.new_empty(0))
+    return tuple(outs)
 
 
 def on_device(device: torch.device, *tables: NDArray[Any]) -> list[Tensor]:

@@ -116,6 +116,15 @@ class SumMax:
     POOLED_ROWS, POOLED_COLUMNS = 32, 32  # maxima that are pooled at a time
 
 
+class HeterogeneousTuning:
+    """HAN's first layer and its matching, between PyTorch's products."""
+
+    ROWS = 32  # of a tile of logits or of similarities, of either side
+    CELLS = 4096  # of rows that are normalised at once
+    WARPS = 4
+    WORKSPACE_BYTES = 512 * 2**20  # a part takes the host ten launches, forward, and forty operations, backward
+
+
 class ScoreLoss:
     """Losses over a score matrix: triplet, InfoNCE and sigmoid."""
 

@@ -1,4 +1,4 @@
-"""The first layer and the matching of all pairs of some items by a fused kernel on the CPU."""
+"""The first layer and the matching of all pairs of some items by fused kernels: an operation a backend."""
 
 from __future__ import annotations
 
@@ -35,11 +35,17 @@ def _scores_like(*arguments: Any) -> Tensor:
     return region_queries.new_empty(region_queries.size(0), word_queries.size(0))
 
 
-NAME = "heterogeneous_attention"  # of the operation
-_scores = define(NAME, _OPERANDS, _OPTIONS, _scores_like)
+# Operations by backend.
+_NAMES = {"cpu": "heterogeneous_attention", "triton": "heterogeneous_attention_triton"}
+_TRITON = tuple(f"heterogeneous_attention.triton.{name}" for name in ("forward:scores_of", "backward:gradients"))
+KERNELS = {
+    backend: define(name, _OPERANDS, _OPTIONS, _scores_like, kernels=() if backend == "cpu" else _TRITON)
+    for backend, name in _NAMES.items()
+}
 
 
 def fused_scores(
+    backend: str,
     images: FirstLayerItems,
     captions: FirstLayerItems,
     layer: HeterogeneousLayer,
@@ -60,10 +66,11 @@ def fused_scores(
         for x in (part.contiguous() for part in side)
     )
     codes = dict(zip(ScanOptions.coded(), options.local.codes, strict=True))
-    halves = halves or (autocasts("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16)
-    score = for_gradients(NAME) if graph_alone else _scores
+    local, device = options.matching == "local", images.mask.device.type
+    halves = halves or (autocasts(device) and torch.get_autocast_dtype(device) == torch.bfloat16)
+    score = for_gradients(_NAMES[backend]) if graph_alone else KERNELS[backend]
     scores: Tensor = score(
-        *sides, layer.norm_weight, layer.norm_bias, options.lambda_attention, options.matching == "local",
+        *sides, layer.norm_weight, layer.norm_bias, options.lambda_attention, local,
         *(codes[name] for name in ("direction", "lambda_softmax", "pooling", "lambda_lse")), halves,
     )  # fmt: skip
     return scores

@@ -13,6 +13,7 @@ from crossret_kernels.backends import select_backend
 from crossret_kernels.cross_attention.op import score_call
 from crossret_kernels.cross_attention.scan_attend import ScanAttention
 from crossret_kernels.cross_attention.torch import scan_attend_chunked
+from crossret_kernels.heterogeneous_attention.kernels import KERNELS
 from crossret_kernels.heterogeneous_attention.options import (
     HeterogeneousFields,
     HeterogeneousLayer,
@@ -62,11 +63,11 @@ def heterogeneous_scores(
         pairs, candidates: as in `pairwise_scores`.
         query: whose candidates they are: "caption" or "image"; None: the side's that attends in `direction` (captions'
             for t2i, images' for i2t), for either matching.
-        backend: "cpu", "torch" or "reference"; without layers any that `scan_scores` has. None takes what
+        backend: "cpu", "triton", "torch" or "reference"; without layers any that `scan_scores` has. None takes what
             CROSSRET_BACKEND prefers where it serves the call, else the fastest that does. "cpu" serves all but float64,
-            torch.compile and torch.func's transforms; of bfloat16 features, and under autocast to it, its products of
-            linear layers and, of all pairs after one layer, what docs/kernels.md §4 names, are of bfloat16, and sums of
-            float32.
+            torch.compile and torch.func's transforms, "triton" of that all pairs after one layer; of bfloat16 features,
+            and under autocast to it, products are of bfloat16 and sums of float32: of "cpu" those of linear layers and,
+            of all pairs after one layer, what docs/kernels.md §4 names.
 
     Returns:
         Scores (n_images, n_captions); (P,) with `pairs`; (n_queries, K) with `candidates`. float32, float64 for float64
@@ -149,7 +150,9 @@ def attend(
     dtype = images.values.dtype
     in_torch = _torch_part(len(parameters))
     refusal = in_torch and f"{in_torch} made in PyTorch operations, by 'torch' and 'reference'"
-    backend_name = select_backend(backend, images.values.device, dtype, refusal, ("cpu",))
+    by_kernels = listed is None and len(parameters) == 1 and options.pooling != "softmax"
+    served_by = ("cpu", *KERNELS) if by_kernels else ("cpu",)
+    backend_name = select_backend(backend, images.values.device, dtype, refusal, served_by)
     if backend_name != "reference":
         dtype = torch.promote_types(dtype, torch.float32)
     parameters = tuple(layer.to(dtype) for layer in parameters)

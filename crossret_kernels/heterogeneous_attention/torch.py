@@ -13,7 +13,7 @@ from torch import Tensor
 
 from crossret_kernels.dense.op import Products
 from crossret_kernels.heterogeneous_attention.first_layer import FirstLayerItems, attend_across, share
-from crossret_kernels.heterogeneous_attention.kernels import fused_scores, in_front
+from crossret_kernels.heterogeneous_attention.kernels import KERNELS, fused_scores, in_front
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousLayer, HeterogeneousOptions
 from crossret_kernels.heterogeneous_attention.pairs import (
     Layers,
@@ -43,7 +43,7 @@ class _Heterogeneous(SharedScores):
 
     @property
     def fused(self) -> bool:
-        return self.one_layer and self.backend == "cpu"
+        return self.one_layer and self.backend in KERNELS
 
     @property
     def products(self) -> Products:
@@ -57,9 +57,9 @@ class _Heterogeneous(SharedScores):
         # again for every run of images, so that images have the larger part. Of several layers the pairs hold most.
         alone = 1 if torch.is_grad_enabled() else 2
         parts = ((10, 2) if alone == 2 else (3, 1)) if self.fused else (2 * alone, 2 * alone)
-        on_cpu = parameters[-1].device.type == "cpu"
+        on_gpu = self.backend == "triton" or parameters[-1].device.type != "cpu"
         rows = [
-            max(1, (SHARED_BYTES * part // 4 if on_cpu else GPU_BYTES) // (itemsize * (arrays * dim + heads * width)))
+            max(1, (GPU_BYTES if on_gpu else SHARED_BYTES * part // 4) // (itemsize * (arrays * dim + heads * width)))
             for part, width in zip(parts, widths, strict=True)
         ]
         chunk = alone * pairs_in_chunk(parameters[-1], sum(widths), heads)
@@ -81,7 +81,7 @@ class _Heterogeneous(SharedScores):
     ) -> tuple[Tensor, ...]:  # fmt: skip
         if self.fused:
             inputs, halves = (images, captions, nested(parameters)[0], self.options), self.products.bfloat16
-            return (fused_scores(*inputs, halves, graph_alone=graph_alone),)
+            return (fused_scores(self.backend, *inputs, halves, graph_alone=graph_alone),)
         first, *layers = nested(parameters)
         layer_options = self.options.lambda_attention, self.products
         regions = normalize_rows(attend_across(images, captions, *layer_options), first)

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from crossret_kernels import (
+    HeterogeneousLayer,
+    heterogeneous_scores,
     maxsim_argmax,
     maxsim_scores,
     scan_scores,
@@ -36,6 +38,7 @@ from tests.gpu.device import (
 )
 from tests.kernels.contrastive_loss.checks import both_losses, check_close
 from tests.kernels.cross_attention.longest import check_longest_contexts
+from tests.kernels.heterogeneous_attention.calls import make_layers
 from tests.kernels.strategies import (
     DIRECTIONS,
     IN_HALF_RANGE,
@@ -227,3 +230,31 @@ def test_contrastive_losses(name: str, dtype: torch.dtype, n_rows: int, n_column
     ids = torch.arange(n_columns) // 2
     for options in ({}, {"image_ids": ids, "reduction": "none"}):
         check_close(name, scores.to(DEVICE), numbers, dtype, "triton", positive_offset=offset, **options)
+
+
+@precisions
+def test_pairs_of_one_layer(name: str) -> None:
+    """By several parts, and twice the same bits. What follows features of float16 is multiplied as float32.
+
+    Beside that gradients are rounded to the features' dtype, by half a unit.
+    """
+    unit = {"bfloat16": 2.0**-6, "tf32": 2.0**-8}.get(name, 2.0**-14)
+    layer = [x.to(DEVICE) for x in make_layers(1, 200)[0]]
+
+    def step(sides: list[Tensor], backend: str) -> list[Tensor]:
+        wide = torch.promote_types(sides[0].dtype, torch.float32)
+        layers = [HeterogeneousLayer(*(x.to(wide) for x in layer))]
+        of_captions = lengths(90, 1, 20, seed=2)
+        scores = heterogeneous_scores(*sides, lengths(40, 1, 70), of_captions, layers=layers, backend=backend)
+        gradients = torch.autograd.grad((scores * score_weights(scores.shape).to(scores)).sum(), sides)
+        return [x.detach().double() for x in (scores, *gradients)]
+
+    with precision(name) as dtype:
+        sides = [randn(40, 70, 200, dtype=dtype), randn(90, 20, 200, seed=1, dtype=dtype)]
+        true = step([side.double().requires_grad_() for side in sides], "reference")
+        leaves = [side.requires_grad_() for side in sides]
+        ours, again = step(leaves, "triton"), step(leaves, "triton")
+    for expected, found, same in zip(true, ours, again, strict=True):
+        assert torch.equal(found, same)
+        atol = (unit + torch.finfo(dtype).eps / 2) * max(1.0, float(expected.abs().max()))
+        torch.testing.assert_close(found, expected, rtol=0, atol=atol)

@@ -14,6 +14,7 @@ import torch
 
 import crossret_kernels
 from crossret_kernels import (
+    heterogeneous_scores,
     infonce_loss,
     maxsim_argmax,
     maxsim_scores,
@@ -24,6 +25,7 @@ from crossret_kernels import (
     triplet_loss,
 )
 from tests.kernels.gpu.offline import ARCHITECTURES, SHARED_LIMITS, Launch, launches_of
+from tests.kernels.heterogeneous_attention.calls import make_layers
 from tests.kernels.precision import tfloat32
 
 EVERY_ARCHITECTURE = "CROSSRET_EVERY_ARCHITECTURE" in os.environ  # `make tritons`
@@ -31,6 +33,7 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "tf32": torch.fl
 FUNCTIONS = {
     "contrastive_loss": infonce_loss,
     "cross_attention": scan_scores,
+    "heterogeneous_attention": heterogeneous_scores,
     "maxsim": maxsim_scores,
     "ranking_loss": triplet_loss,
 }
@@ -110,6 +113,19 @@ class Contrast(Case):
         torch.autograd.grad(loss, leaves, torch.ones_like(loss))
 
 
+class Layered(Case):
+    """A call of `heterogeneous_scores` with one layer, and gradients of the scores."""
+
+    def call(self) -> None:
+        sides = [
+            torch.zeros(2, rows[1], self.dim, dtype=DTYPES[self.precision]).requires_grad_()
+            for rows in (self.regions, self.words)
+        ]
+        with tfloat32(self.precision == "tf32"):
+            scores = heterogeneous_scores(*sides, layers=make_layers(1, self.dim), backend="triton", **self.options)
+            torch.autograd.grad(scores.sum(), sides)
+
+
 scan = partial(Case, "cross_attention")
 patches = partial(scan, regions=(150, 197), words=(20, 77))  # too many for a tile on the chip
 maxsim = partial(Case, "maxsim", regions=(128, 300), words=(32, 32), dim=128)
@@ -124,7 +140,8 @@ PROJECTED = {"direction": "i2t", "relevance": "projection", "pooling": "max", "n
 WITHOUT_PRODUCTS = {
     "pack_rows", "pool", "relevance_gradients", "store_gradients", "add_listed_gradients", "query_statistics",
     "sum_of_runs", "query_gradients", "inverse_norms", "hinge_statistics", "losses_of_statistics", "score_gradients",
-    "softmax_statistics", "logit_statistics", "losses_of_logits", "logit_gradients",
+    "softmax_statistics", "cross_weights", "normalised_rows",
+    "normalised_row_gradients", "cross_logit_gradients", "logit_statistics", "losses_of_logits", "logit_gradients",
     "sigmoid_losses", "sigmoid_gradients", "pool_maxima", "pool_weights",
 }  # fmt: skip
 FEW_KINDS = 3
@@ -193,6 +210,9 @@ COVERING = [
     Contrast("contrastive_loss", "float16", (80,), options={"caption_ids": [0] * 200, "positive_offset": 1}),
     Contrast("contrastive_loss", "float32", function=sigmoid_loss, options={"reduction": "none"}),
     Contrast("contrastive_loss", "bfloat16", mostly(100), function=sigmoid_loss, options={"image_ids": [0] * 200}),
+    Layered("heterogeneous_attention", "bfloat16", mostly(100)),
+    Layered("heterogeneous_attention", "tf32", dim=512, options={"direction": "i2t", "pooling": "lse"}),
+    Layered("heterogeneous_attention", "float32", (80,), dim=100, options={"heads": 2, "pooling": "max"}),
 ]
 
 

@@ -21,12 +21,14 @@ from triton.runtime import driver
 
 from crossret_kernels import (
     backends,
+    heterogeneous_scores,
     maxsim_scores,
     scan_scores,
     triplet_loss,
 )
 from crossret_kernels.gpu import triton_launch
 from crossret_kernels.gpu.tuning import LEAST, Attention, SumMax
+from tests.kernels.heterogeneous_attention.calls import make_layers
 
 
 class IdleDriver(CudaDriver):  # type: ignore[misc]  # Triton's, which has no types
@@ -56,10 +58,16 @@ def lose() -> None:
     triplet_loss(torch.zeros(5, 5, requires_grad=True), negatives="hardest", backend="triton").backward()
 
 
+def layer() -> None:
+    sides = features(3, 12, 32), features(4, 9, 32)
+    heterogeneous_scores(*sides, layers=make_layers(1, 32), backend="triton").sum().backward()
+
+
 CALLS: dict[str, Callable[[], None]] = {
     "scan_scores": lambda: score(scan_scores, pooling="lse"),
     "maxsim_scores": lambda: score(maxsim_scores),
     "triplet_loss": lose,
+    "heterogeneous_scores": layer,
 }
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from crossret_kernels import (
+    heterogeneous_scores,
     maxsim_scores,
     scan_scores,
 )
@@ -19,8 +20,9 @@ pytest.importorskip("triton")
 
 from crossret_kernels.cross_attention.triton import chunks, feature_gradients
 from crossret_kernels.gpu import triton_launch
-from crossret_kernels.gpu.tuning import Attention, SumMax
+from crossret_kernels.gpu.tuning import Attention, HeterogeneousTuning, SumMax
 from tests.kernels.gpu.offline import recorded
+from tests.kernels.heterogeneous_attention.calls import make_layers
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="Triton interprets kernels in this process")
 
@@ -83,6 +85,27 @@ def test_ragged_batches_compile_nothing(
         of_triton.setdefault((launch.name, launch.kind, launch.dtype), set()).add(launch.key)
     assert all(len(keys) == 1 for keys in of_triton.values()), of_triton.keys()
     assert len(of_triton) <= len(compiled)
+
+
+def test_batches_of_one_layer_compile_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever their number and lengths."""
+    monkeypatch.setattr(HeterogeneousTuning, "WORKSPACE_BYTES", 2**22)
+    generator = torch.Generator().manual_seed(0)
+    compiled = set[Any]()
+    of_triton: dict[tuple[Any, ...], set[str]] = {}
+    with recorded() as launches:
+        for n_images, n_captions in BATCHES[:4]:
+            sides, lengths = [], []
+            for count, width in ((n_images, 36), (n_captions, 16 + n_images % 5)):
+                sides.append(torch.zeros(count, width, 8, dtype=torch.bfloat16, requires_grad=True))
+                lengths.append(torch.randint(1, width + 1, (count,), generator=generator))
+            scores = heterogeneous_scores(*sides, *lengths, layers=make_layers(1, 8), backend="triton")
+            torch.autograd.grad(scores, sides, torch.zeros_like(scores))
+            compiled = compiled or set(triton_launch._compiled)
+            assert set(triton_launch._compiled) == compiled, f"batch {n_images}"
+    for launch in launches:
+        of_triton.setdefault((launch.name, launch.kind, launch.dtype), set()).add(launch.key)
+    assert of_triton and all(len(keys) == 1 for keys in of_triton.values()), of_triton.keys()
 
 
 @pytest.mark.parametrize("function", [scan_scores, maxsim_scores])

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
 from crossret_kernels.gated_attention import torch as gated
 from crossret_kernels.gpu import sides
-from crossret_kernels.gpu.planning import brought, cut, on_device
+from crossret_kernels.gpu.planning import brought, cut, on_device, parts_of_pairs
 from crossret_kernels.gpu.sides import beside
 from crossret_kernels.heterogeneous_attention import torch as layered
 from crossret_kernels.heterogeneous_attention.options import HeterogeneousOptions
@@ -63,6 +65,19 @@ def test_groups_hold_as_much_as_the_limits_allow(
     assert cut(*limits, most_items=most_items) == expected
 
 
+@given(n_images=st.integers(1, 60), n_captions=st.integers(1, 60), most=st.integers(0, 4000))
+def test_parts_of_pairs_are_even(n_images: int, n_captions: int, most: int) -> None:
+    seen = np.zeros((n_images, n_captions), int)
+    sizes = []
+    for images, captions in parts_of_pairs(n_images, n_captions, most):
+        seen[slice(*images), slice(*captions)] += 1
+        sizes.append((images[1] - images[0], captions[1] - captions[0]))
+    assert (seen == 1).all()
+    assert max(i * c for i, c in sizes) <= max(1, most)
+    for of_side in zip(*sizes, strict=True):
+        assert max(of_side) - min(of_side) <= 1
+
+
 @pytest.mark.parametrize("gradients", [False, True])
 def test_a_batch_of_pairs_is_one_run_of_either_side_on_a_gpu(gradients: bool) -> None:
     """At the papers' sizes: what is made of items once is made once, and the host tells the device once."""
@@ -71,8 +86,8 @@ def test_a_batch_of_pairs_is_one_run_of_either_side_on_a_gpu(gradients: bool) ->
     options = HeterogeneousOptions(heads=8)
     parameters = [x.to("meta") for x in gated_parameters(*[dim] * 5).flat()]
     with torch.set_grad_enabled(gradients):
-        of_layer = layered._Heterogeneous(*sides, None, options, "torch", True).limits([], parameters)
+        of_layer = layered._Heterogeneous(*sides, None, options, "triton", True).limits([], parameters)
         of_gate = gated._Gated(*sides, None, 0.75, False).limits([], parameters)
     for limits in (of_layer, of_gate):
         assert all(held >= batch * most for held, most in zip(limits.rows, rows, strict=True))
-        assert limits.pairs >= 200  # a few dozen blocks of pairs in all
+        assert limits.pairs >= (batch**2 if limits is of_layer else batch * 32)  # of a gate, a few blocks in all

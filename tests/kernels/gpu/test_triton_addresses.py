@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(INTERPRETED, reason="with TRITON_INTERPRET set n
 # Lines whose products fit, and why.
 FITTING = {
     "rows and items of a side: a call with more than int32 counts is refused": (
+        "blocks = tl.cdiv(n_own * rows, KIND.ROWS)",
         "begin += tl.program_id(2) * length",
         "item = tile * decoded(sizes.tile_items) + owner",
         "place = (row - item * decoded(sizes.slots)).to(tl.int64)",
@@ -51,6 +52,11 @@ FITTING = {
         "tl.store(norm_sums + context_rows * norm_sums_pitch + piece, norm_sum, mask=c < slots)",
     ),
     "rows of an item, or cells of two": (
+        "at = c[:, None] * queries + q[None, :]",
+        "other_w = tl.load(weights + o[None, :] * queries + q[:, None], mask=inside, other=0.0)",
+        "tl.store(grams + c[:, None] * contexts + o[None, :], made, mask=inside)",
+        "w = tl.load(weights + c[:, None] * queries + q[None, :], mask=inside, other=0.0)",
+        "x = tl.load(products + c[:, None] * width + q[None, :], mask=inside, other=0.0)",
         "best, depths = better(best, depths, s, step * (N // COLUMNS) + which, KIND.INDEX)",
         "first_places = slot // COLUMNS * width + (slot % COLUMNS >> decoded(sizes.bits))",
         "depths = depths * width + (tl.arange(0, COLUMNS) >> decoded(sizes.bits))[None, :]",
@@ -60,6 +66,7 @@ FITTING = {
         "within = tl.minimum(first_places + step * (N >> decoded(sizes.bits)), lasts).to(tl.int64)",
     ),
     "programs of a grid, and their steps": (
+        "other = (tl.program_id(0) // (KIND.HEADS * blocks)).to(tl.int64)",
         "begin = program // decoded(sizes.n_tiles) * decoded(sizes.run_groups)",
         "begin = run * decoded(sizes.run_groups)",
         "first = tl.program_id(0) * per_program",
@@ -89,6 +96,8 @@ FITTING = {
         "pitch = decoded(run.sizes.gram_blocks) * C",
     ),
     "planes of a workspace whose numbers all fit, or of a side's rows": (
+        "along = tl.load(coefficients + 2 * queries + q, mask=q < n_q, other=0.0)[None, :]",
+        "tl.store(coefficients + 2 * queries + q, along, mask=q < n_q)",
         "column_keys = tl.load(statistics + 2 * n_rows + at, mask=matched, other=-1.0)",
         "first = run.tiles + 2 * decoded(run.sizes.first_tile)",
         "least = tl.load(places + LEAST * decoded(run.sizes.kept_plane))",

@@ -54,7 +54,7 @@ OTHERS_STACK_BOUNDS = (128, 64)
 # Kernels whose IEEE products, which are made of multiply-adds, read tiles where lanes meet in one bank. No other does:
 # the dearest such accesses made a kernel six times slower.
 COLLIDING_IEEE = {
-    "attend_pairs", "best_of_tiles", "soft_gradients",
+    "attend_pairs", "best_of_tiles", "matching_gradients", "soft_gradients",
 }  # fmt: skip
 
 

@@ -35,6 +35,7 @@ def test_kernels_are_launched(tmp_path: Path) -> None:
         "scan_scores": "8",
         "maxsim_scores": "4",
         "triplet_loss": "3",
+        "heterogeneous_scores": "15",
         "scan_scores by Triton": "8",
     }
     assert launched == expected
