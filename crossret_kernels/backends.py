@@ -90,12 +90,12 @@ def unsupported_reason(backend: str, device: torch.device, dtype: torch.dtype) -
         return f"it runs on {where} but the features are on {device}"
     if dtype not in KERNEL_DTYPES:
         return f"it takes float32, bfloat16 and float16 features, not {dtype}"
-    if backend == "cuda" and dtype is torch.float32 and not (reduced_float32(True) or autocasts(_type_of(device))):
-        return NOT_IN_TF32
     if backend == "cpu":
         return NATIVE_MISSING
     if on_cpu:
-        return "Triton's interpreter gets bfloat16 wrong" if (backend, dtype) == ("triton", torch.bfloat16) else None
+        if (backend, dtype) == ("triton", torch.bfloat16):
+            return "Triton's interpreter gets bfloat16 wrong"
+        return _refused_products(backend, device, dtype)
     if torch.version.hip is not None:  # whose devices are called "cuda", too
         return f"it is written for NVIDIA's GPUs, this PyTorch is built for ROCm {torch.version.hip}"
     if not torch.cuda.is_available():
@@ -105,7 +105,14 @@ def unsupported_reason(backend: str, device: torch.device, dtype: torch.dtype) -
         return f"it takes compute capability 8.0 or newer, {device} has {found}"
     if backend == "cuda" and not runs_on(CUDA_ARCHITECTURES, found):
         return f"it is built for compute capability {CUDA_ARCHITECTURES}, {device} has {found}"
-    return None
+    return _refused_products(backend, device, dtype)
+
+
+def _refused_products(backend: str, device: torch.device, dtype: torch.dtype) -> str | None:
+    """Products that "cuda" would make in TF32 alone, where it is not allowed."""
+    if backend != "cuda" or dtype is not torch.float32 or reduced_float32(True) or autocasts(_type_of(device)):
+        return None
+    return NOT_IN_TF32
 
 
 @cache

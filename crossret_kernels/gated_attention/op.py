@@ -70,7 +70,7 @@ def gated_attention_scores(
         alpha: α of Eq. 12 in 0..1: the share of the own modality's memory in each gate; 1 leaves the other's out.
         pairs, candidates, query: as in `pairwise_scores`.
         backend: "torch" or "reference"; None takes what CROSSRET_BACKEND prefers where it serves the call, else
-            "torch". No kernels make this: PyTorch operations cost a training step less than 1.5 times what they did.
+            "torch". No kernels make this.
 
     Returns:
         Scores (n_images, n_captions); (P,) with `pairs`; (n_queries, K) with `candidates`. Computed in float32 and

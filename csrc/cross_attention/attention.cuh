@@ -29,7 +29,7 @@ CROSSRET_DEVICE float sum_of_warp(float x) {
 struct alignas(16) RowDerivatives {
   float of_products, of_squares;  // of `Relevance`
   float mean;                     // of ∂r/∂p, which the softmax takes out
-  float of_logits;                // λ ∂L/∂r, once it is known
+  float gradient;                 // ∂L/∂r, once it is known
 };
 
 // A job's weights and relevances. For gradients weights have a tile of their own, and Gp and the relevances'

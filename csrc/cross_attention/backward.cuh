@@ -72,10 +72,13 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true, usual> {
                      [&](int query, int context, const Pooled& all) { keep_pooled(pair_of(query, context), all); });
           continue;
         }
-        find_gradients_of_rows(job, begin);
+        find_relevance_gradients(job, begin);
         sync_block();
         turn_weighted(job, begin, normed && (pass == kPull || !in_pieces));
         if (pass == kPull) continue;
+        sync_block();
+        turn_derivatives(job);
+        sync_block();
         add_to_grams(job, begin, first && begin == 0);
         turn_similarities(job, begin);
         sync_block();
@@ -146,17 +149,18 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true, usual> {
     return {floats(at_.pooled)[kPairs + pair], floats(at_.pooled)[pair], floats(at_.pooled)[2 * kPairs + pair]};
   }
 
-  // Gradients of the piece's rows, zeros behind. ∂L/∂r is NaN of a pair whose gradient is not finite, or which has one
-  // and whose features are not finite.
-  CROSSRET_DEVICE void find_gradients_of_rows(const Job& job, int begin) const {
+  // ∂L/∂r of the piece's rows beside r's derivatives, zeros behind: NaN of a pair whose gradient is not finite, or
+  // which has one and whose features are not finite. Items without contexts pass none on. r ∂L/∂r takes the place of r,
+  // zero where r does not depend on ‖a‖.
+  CROSSRET_DEVICE void find_relevance_gradients(const Job& job, int begin) const {
     const int rows = rows_of(job, begin);
     for (int unit = thread_index(); unit < Shape::rows * job.n_contexts; unit += Shape::threads) {
       const int row = unit / job.n_contexts, context = unit - row * job.n_contexts,
                 at = row * kRelevancePitch + context;
-      RowGradients found{};
+      RowDerivatives found{};
       float along = 0.0f;
       if (row < rows) {
-        RowDerivatives derivatives = this->derivatives()[at];
+        found = this->derivatives()[at];
         const int query = ints(at_.row_items)[row], pair = pair_of(query, context);
         const Pooled pooled = pooled_of(pair);
         const float given = grad_score(job, query, context);
@@ -165,16 +169,23 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true, usual> {
         const int count = ints(at_.query_begins)[query + 1] - ints(at_.query_begins)[query];
         const float relevance = floats(at_.relevances)[at];
         const float share = pooled.share(options_, relevance, begin + row, count);
-        const float gradient = given == 0.0f ? 0.0f : fine ? given * share : NAN;
-        const float number = gradient == gradient ? gradient : 0.0f;
-        const float product = bounded(number * derivatives.of_products, kMostFactor);
-        found = {gradient == gradient ? product : NAN, bounded(0.0f - number * derivatives.of_squares, kMostFactor)};
-        if (derivatives.of_squares != 0.0f) along = gradient * relevance;
-        derivatives.of_logits = options_.lambda_softmax * number;
-        this->derivatives()[at] = derivatives;
+        found.gradient = given == 0.0f ? 0.0f : fine ? given * share : NAN;
+        if (found.of_squares != 0.0f) along = found.gradient * relevance;
       }
-      gradients_of_rows()[at] = found;
+      this->derivatives()[at] = found;
       floats(at_.relevances)[at] = along;
+    }
+  }
+
+  // `RowGradients` in place of derivatives, by the same threads.
+  CROSSRET_DEVICE void turn_derivatives(const Job& job) const {
+    for (int unit = thread_index(); unit < Shape::rows * job.n_contexts; unit += Shape::threads) {
+      const int at = unit / job.n_contexts * kRelevancePitch + unit % job.n_contexts;
+      const RowDerivatives given = this->derivatives()[at];
+      const float number = given.gradient == given.gradient ? given.gradient : 0.0f;
+      const float product = bounded(number * given.of_products, kMostFactor);
+      gradients_of_rows()[at] = {number == given.gradient ? product : NAN,
+                                 bounded(0.0f - number * given.of_squares, kMostFactor), 0.0f, 0.0f};
     }
   }
 
@@ -182,13 +193,14 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true, usual> {
     return job.n_rows - begin < Shape::rows ? job.n_rows - begin : Shape::rows;
   }
 
-  // Gradients of a row and an item of contexts. Beside them r ∂L/∂r, zero where r does not depend on ‖a‖, takes the
-  // place of r.
-  struct RowGradients {
+  // Gradients of a row and an item of contexts.
+  struct alignas(16) RowGradients {
     float product;  // ∂L/∂(q · a); NaN where ∂L/∂r is
     float square;   // 2 ∂L/∂‖a‖²
+    float unused[2];
   };
-  CROSSRET_DEVICE Shared<RowGradients> gradients_of_rows() const { return shared_at<RowGradients>(at_.gradients); }
+  static_assert(sizeof(RowGradients) == sizeof(RowDerivatives), "they take the same places");
+  CROSSRET_DEVICE Shared<RowGradients> gradients_of_rows() const { return shared_at<RowGradients>(at_.derivatives); }
   CROSSRET_DEVICE RowGradients gradients_of_row(int row, int context) const {
     return gradients_of_rows()[row * kRelevancePitch + context];
   }
@@ -225,7 +237,8 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true, usual> {
         const float s = floats(at_.similarities)[cell];
         const float of_weight = weight_derivative(of_row.of_products, s, of_row.of_squares, floats(at_.weighted)[cell]);
         const float of_exponent = floats(at_.weights)[cell] * (of_weight - of_row.mean);
-        const float gradient = bounded(of_row.of_logits * of_exponent, kMostGradient);
+        // Some number of a pair whose gradients are NaN, as their products are.
+        const float gradient = bounded(options_.lambda_softmax * (of_row.gradient * of_exponent), kMostGradient);
         floats(at_.weighted)[cell] = gradient;
         if (pulled) sum = fmaf(in_norm(s, own.at), gradient, sum);
       }
@@ -279,6 +292,7 @@ class DifferentiateBlock : AttentionTile<Shape, Arithmetic, true, usual> {
   CROSSRET_DEVICE void add_to_gram(const Job& job, int context, int count, int rows, int left, int right,
                                    bool first) const {
     using Fine = gpu::Fine<Arithmetic>;
+    sync_warp();  // lanes store apart, and multiply together
     const int lane = thread_index() % kWarp, g = lane / 4, t = lane % 4;
     const int first_column = ints(at_.context_begins)[context], groups = fragment_columns(count - right);
     // Places behind the item repeat its last: what they make is read by nobody.

@@ -270,15 +270,7 @@ GradientParts gradient_parts(const AttentionCall& call, const Stream& stream) {
           stream);
   jobs_of("jobs of queries", call.queries.part, call.query_jobs, sizes.query_rows, sizes.most_queries, n_query_jobs,
           stream);
-  // A multiprocessor has one block at a time: as few shares as let the last of them end first.
-  const auto turns = [&](int shares) {
-    return int64_t{blocks_for(parts.context_jobs * shares, stream.multiprocessors)} * blocks_for(n_query_jobs, shares);
-  };
-  const int most = std::min(2 * stream.multiprocessors / std::max(parts.context_jobs, 1), n_query_jobs);
-  parts.shares = 1;
-  for (int shares = 2; shares <= most; ++shares) {
-    if (turns(shares) < turns(parts.shares)) parts.shares = shares;
-  }
+  parts.shares = std::clamp(2 * stream.multiprocessors / std::max(parts.context_jobs, 1), 1, std::max(n_query_jobs, 1));
   return parts;
 }
 

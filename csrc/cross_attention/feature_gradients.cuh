@@ -17,7 +17,7 @@ constexpr int kRowWarps = 8, kRowThreads = kRowWarps * kWarp;  // of a block
 // Rows and columns that a warp of `add_gram_products` takes; a lane has pairs of columns.
 constexpr int kProductRows = 4, kProductPairs = 4, kProductColumns = 2 * kProductPairs * kWarp;
 
-// A row of features' gradients, `dim` numbers of which may lie there in any way.
+// A row of features' gradients, `dim` numbers of any alignment.
 template <class Out>
 struct GradientRow {
   Global<Out> at;
@@ -42,7 +42,8 @@ struct GradientRow {
   }
 };
 
-// Adds (∂L/∂G + its transpose) C to the sums of an item's rows. Each context is read once for all rows of a warp.
+// Adds (∂L/∂G + its transpose) C to the sums of an item's rows, or stores what it makes of them as the features'
+// gradients where rows are not normalised. Each context is read once for all rows of a warp.
 template <class T, class Out>
 CROSSRET_KERNEL(kRowThreads, 4)
 add_gram_products(CROSSRET_PARAMETER PackedRows side, CROSSRET_PARAMETER GramGradients grams, Global<float> sums,

@@ -24,8 +24,8 @@ struct AttentionMemory {
   int column_scales, column_sources, row_lengths, row_scales, row_items, row_sources;
   int query_begins, query_firsts, context_begins, context_firsts, context_flags;
   // For gradients: Gp as a tile; norms and Σ x ∂L/∂n, laid out as factors; derivatives of relevances, 16 bytes each,
-  // and gradients, 8 bytes, laid out as these; `Pooled` of every pair, a field after the other.
-  int weighted, norms, pulls, derivatives, gradients, pooled;
+  // laid out as these; `Pooled` of every pair, a field after the other.
+  int weighted, norms, pulls, derivatives, pooled;
   int total;
 
   template <class Shape>
@@ -62,7 +62,7 @@ struct AttentionMemory {
     made.context_flags = take(kMostContexts);
     if (gradients) {
       made.norms = take(of_contexts), made.pulls = take(of_contexts);
-      made.derivatives = take(4 * of_rows), made.gradients = take(2 * of_rows);
+      made.derivatives = take(4 * of_rows);
       made.pooled = take(3 * kMostQueries * kMostContexts);
     }
     if constexpr (Shape::apart) made.barriers = take(Shape::barrier_bytes / 4);

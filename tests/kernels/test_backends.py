@@ -161,9 +161,10 @@ def test_a_gpu_s_backend_says_what_it_lacks(name: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     assert reason(GPU, torch.bfloat16) is None
+    assert reason(GPU, torch.float32) == (backends.NOT_IN_TF32 if name == "cuda" else None)
     assert select_backend(name, GPU, torch.bfloat16) == name
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
-    assert reason(GPU, torch.bfloat16) == "it takes compute capability 8.0 or newer, cuda:0 has (7, 5)"
+    assert reason(GPU, torch.float32) == "it takes compute capability 8.0 or newer, cuda:0 has (7, 5)"
     monkeypatch.setattr(torch.version, "hip", "6.4")
     assert reason(GPU, torch.bfloat16) == "it is written for NVIDIA's GPUs, this PyTorch is built for ROCm 6.4"
     monkeypatch.setattr(backends, f"{name.upper()}_MISSING", "it is not there")

@@ -56,7 +56,7 @@ LOOPS: dict[str, list[tuple[dict[str, int], int]]] = {
     r"attend.*TileShapeILi4ELi2ELi2ELi9E.*TFloat32ELb1E": OF_TALL,
     # Beside them 16 rows' products of weights, ∂L/∂n of four cells, and their ∂L/∂S.
     r"differentiate.*TileShapeILi2ELi4ELi2ELi5E.*BFloat16ES\w_Lb1E": [
-        ({"HMMA": 20}, 75), ({"MUFU": 80}, 1272), ({"HMMA": 18}, 314), ({"LDS": 16, "STS": 4}, 84),
+        ({"HMMA": 20}, 75), ({"MUFU": 80}, 1272), ({"HMMA": 18}, 314), ({"LDS": 16, "STS": 4}, 93),
         ({"LDS": 20, "STS": 4}, 83),
     ],
     r"attend_by_warpgroups.*BFloat16": OF_WARPGROUPS,

@@ -120,6 +120,12 @@ def test_slots_and_lengths_make_the_same(dtype: torch.dtype, layout: str, direct
     assert len(seen) == 4
 
 
+def test_gradients_have_tiles_of_32_rows_where_99_kib_are_shared() -> None:
+    """By bfloat16 features, whose usual items fit them to the last few bytes."""
+    rows, *_ = plan.steps.attention_job_sizes(1, False, 36, True, 99 * 1024)
+    assert rows == 32
+
+
 def test_a_call_in_one_part_is_known_from_shapes() -> None:
     batch = batch_of(5, 4).to(torch.float32)
     with nothing_of_lengths(), cut_up() as seen:

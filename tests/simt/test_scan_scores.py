@@ -253,6 +253,21 @@ class TestGradients(Gradients):
         batch = Features(*sides, torch.tensor([2]), torch.tensor([2]), None)
         kernels.check(batch, raw_feature_norm=norm, pooling="sum")
 
+    @pytest.mark.parametrize(("lambda_softmax", "scale"), [(1e36, 65536.0), (3.4e38, 6.0)])
+    def test_gradients_that_lambda_takes_beyond_float32(
+        self, kernels: Kernels, lambda_softmax: float, scale: float
+    ) -> None:
+        """Before they meet weights of zero; `scale` is that of a mixed-precision training's scores."""
+        batch = batch_of(2, 3, 24).to(torch.float32)
+        options = {"lambda_softmax": lambda_softmax, "raw_feature_norm": "no_norm", "normalize": True}
+        gradients = []
+        for dtype, backend in ((torch.float64, "reference"), (torch.float32, "cuda")):
+            sides = [side.to(dtype, copy=True).requires_grad_() for side in (batch.regions, batch.words)]
+            scores = scan_scores(*sides, *batch.lengths, backend=backend, **options)
+            gradients.append([x.double() for x in torch.autograd.grad(scale * scores.sum(), sides)])
+        for true, found in zip(*gradients, strict=True):
+            torch.testing.assert_close(found, true, rtol=0, atol=2e-2 * float(true.abs().max()))
+
     def test_lambda_does_not_blow_up_what_cancels(self, kernels: Kernels) -> None:
         """Contexts are mirrored beside the queries, so that weights are equal and stay so, whatever lambda is."""
         generator = torch.Generator().manual_seed(6)
