@@ -45,7 +45,7 @@ BOUNDS = {
 EXACT = ("attend_by_warpgroups", "one_tile")  # registers, not at most
 # Bytes of registers that are spilled, of every other kernel none:
 # what attention knows of its job from one barrier to the next, beside 72 sums of products, which sm_100 holds.
-SPILLS = {"attend_by_warpgroups": 520, "attend": 356, "differentiate": 96, "add_gram_products": 8}
+SPILLS = {"attend_by_warpgroups": 520, "attend": 356, "differentiate": 100, "add_gram_products": 8}
 # Loops of kernels with the largest tiles and the usual options, on sm_90a: counts of instructions that tell each, and
 # its instructions at most, 5 % above what they are. Those of a stage of products, and of the contexts that are weighed
 # at once, by their exponentials.
