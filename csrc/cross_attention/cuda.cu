@@ -171,7 +171,7 @@ std::string constant(const char* name, std::initializer_list<int64_t> values) {
 
 std::string attention_constants() {
   return constant("attention_fragment_bytes", {kWarp * int64_t{sizeof(Chunk)}}) +
-         // By the dtype of packed rows, in the order of Dtype.
+         // Rows by the dtype of packed features, in the order of Dtype.
          constant("attention_fragment_rows", {Fine<TFloat32>::rows, Fine<BFloat16>::rows, Fine<Float16>::rows}) +
          constant("attention_most_rows", {kPackWarps * kMostY});
 }

@@ -22,7 +22,7 @@ from crossret_kernels.maxsim.options import MaxSimOptions
 from crossret_kernels.maxsim.triton.rows import NormKind, inverse_norms
 from crossret_kernels.maxsim.triton.tables import best_group_bits, groups_of, tiles_of
 
-Of = TypeVar("Of")
+Value = TypeVar("Value")
 
 
 class KernelSide(NamedTuple):
@@ -236,7 +236,7 @@ class MaxSimCall:
             return False
         return any(side.counts is not None and not side.counts.any() for side in (self.contexts, self.queries))
 
-    def in_order(self, context_value: Of, query_value: Of) -> tuple[Of, Of]:
+    def in_order(self, context_value: Value, query_value: Value) -> tuple[Value, Value]:
         """Values of contexts and queries as (image's, caption's)."""
         return (context_value, query_value) if self.context_column == 0 else (query_value, context_value)
 

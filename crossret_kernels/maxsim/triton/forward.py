@@ -305,7 +305,7 @@ def best_of_tiles(queries, contexts, tables, out, sizes, KIND: tl.constexpr):
 def best_of_items(queries, contexts, tables, pairs, out, sizes, KIND: tl.constexpr):
     """One item of queries, of any length, against a run of groups or, where LISTED, against the other item of a pair.
 
-    What it stores is as of `best_of_tiles`; what a listed pair has found stands in the pair's row.
+    Results are stored as `best_of_tiles` stores them, those of a listed pair in the pair's row.
     """
     M: tl.constexpr = KIND.M
     COLUMNS: tl.constexpr = KIND.COLUMNS

@@ -36,9 +36,9 @@ CALLS = [(name, options) for name, each in _OPTIONS.items() for options in each]
 
 
 def inputs_of(name: str) -> list[Tensor]:
-    """Of a size that takes every thread, by whole numbers and quotients alone.
+    """Arguments of a size that takes every thread, from whole numbers and quotients alone.
 
-    Functions as ``sin`` are MKL's: its first calls, when they come from several threads, have other last bits.
+    Functions such as ``sin`` are MKL's, whose first calls have other last bits when they come from several threads.
     """
     shapes = {"attention_pool": [(8, 24, 64), (8, 24, 4)]}.get(name, [(8, 24, 64)] * 2)
     shapes = [(50, 50)] if name.endswith("_loss") else shapes

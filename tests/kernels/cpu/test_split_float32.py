@@ -22,7 +22,7 @@ from tests.kernels.tolerance import EPS, Expectation, cpu_isa, evaluate, well_po
 
 
 def similarity_bounds(batch: Features, options: dict[str, Any]) -> Tensor:
-    """What each query's largest similarity may be off by, (…, Q)."""
+    """Bounds of the error of each query's largest similarity, (…, Q)."""
     magnitudes, _ = exact_similarities(
         Features(batch.regions.abs(), batch.words.abs(), *batch.lengths, batch.pairs), options
     )

@@ -61,7 +61,7 @@ class Kernels:
         return scan_scores(*arguments, backend=self.backend, **options)
 
     def held(self, batch: Features) -> Features:
-        """What its products take of float32 features: of "cuda" TF32 does not hold all digits."""
+        """Features as its products read float32: "cuda" rounds them to TF32."""
         return batch
 
     def check(self, batch: Features, dtype: torch.dtype = torch.float32, **options: Any) -> Expectation:
@@ -90,7 +90,7 @@ def nothing_kept() -> Iterator[None]:
 def batch_of(
     n_images: int, n_captions: int, dim: int = 24, longest: tuple[int, int] = (12, 9), **more: Any
 ) -> Features:
-    """Of features whose products are exact in every precision but bfloat16."""
+    """Random items, by default of several lengths, whose products are exact in every precision but bfloat16."""
     generator = torch.Generator().manual_seed(n_images)
     sides = [
         torch.randn(n, rows, dim, generator=generator, dtype=torch.float64).half().double()

@@ -44,7 +44,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         # What no case is: of the same precision, then size, then gradients, then direction.
         (("i2t", "bfloat16", False, True), (9, 0), CUDA_FIRST),
         (("i2t", "bfloat16", True, False), (9, 0), TRITON_FIRST),
-        # Of other precisions: of both alike, 2 × 0.25.
+        # Precisions without a case: both cases of that size count alike, 2 × 0.25.
         (("t2i", "tf32", False, True), (9, 0), TRITON_FIRST),
         # The nearest generation with a record.
         (("t2i", "float16", False, True), (9, 0), TRITON_FIRST),
